@@ -62,10 +62,13 @@ bool view_of(const NodeValue& value, const std::vector<int64_t>& exprs, int64_t 
       return false;
     }
     view.sizes[d] = n;
-    view.strides[d] = stride * bytes_of(view.element);
+    view.strides[d] = n == 1 ? 0 : stride;
   }
+  if (in_order == 0) return true;
+  if (offset < 0 || last >= size) return false;
+  for (int d = 0; d < view.n; ++d) view.strides[d] *= bytes_of(view.element);
   view.data += offset * bytes_of(view.element);
-  return offset >= 0 && (in_order == 0 || last < size);
+  return true;
 }
 
 }  // namespace
@@ -123,14 +126,15 @@ void Delegate::log_value(EventTracer& tracer, const char* name, const NodeValue&
   View from;
   from.data = captured_[value.step].data();
   from.element = element_of(inside(blob_.program.steps[value.step].dst).type);
-  const auto size = static_cast<int64_t>(captured_[value.step].size()) / bytes_of(from.element);
   auto type = static_cast<ScalarType>(value.scalar_type);
   if (type == ScalarType::Half || type == ScalarType::BFloat16) {
     type = ScalarType::Float;  // ETDump has no 16-bit floats
   }
   View to;
   to.element = element_of(type);
-  if (to.element == Element::kNone || !view_of(value, exprs_, size, from)) return;
+  if (from.element == Element::kNone || to.element == Element::kNone) return;
+  const auto size = static_cast<int64_t>(captured_[value.step].size()) / bytes_of(from.element);
+  if (!view_of(value, exprs_, size, from)) return;
   to.n = from.n;
   executorch::aten::SizesType sizes[View::kMaxDims];
   executorch::aten::DimOrderType order[View::kMaxDims];

@@ -16,7 +16,7 @@ from weft.errors import ProgramError
 from weft.graph.op import Op
 from weft.graph.params import Params
 from weft.graph.size import Size, Sym, evaluate, lower, upper
-from weft.graph.tensor import Ne
+from weft.graph.tensor import Ne, n_shown
 from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.tables import html_table, size_text
@@ -84,6 +84,8 @@ class TensorSpec:
     layout: Layout = "rows"
     """Only whole weights have a layout other than rows, and only as source 0 of a matmul (or of
     GET_ROWS, for planes)."""
+    rank: int = -1
+    """The number of dimensions that its arrays have at least; -1: not known."""
 
     def at(self, values: Mapping[str, int]) -> tuple[list[int], list[int], int]:
         """Sizes, byte strides and offset for the given values of the symbols."""
@@ -211,7 +213,6 @@ class Program:
 
 
 def described(name: str, spec: TensorSpec) -> str:
-    """A tensor in a message, as `x f32 (n, 32)`: sizes in PyTorch order, without leading ones."""
-    dims = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
-    sizes = ", ".join(str(n) for n in reversed(spec.ne[:dims]))
+    """A tensor in a message, as `x f32 (n, 32)`: sizes in PyTorch order."""
+    sizes = ", ".join(str(n) for n in reversed(spec.ne[: n_shown(spec.ne, spec.rank)]))
     return f"{name} {spec.dtype.name} ({sizes})"

@@ -5,26 +5,30 @@ Needs the extra `weft[torch]`; importing weft does not import torch.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from weft.compiler import compile, require_compile_options
 from weft.errors import ProgramError
 from weft.execute import Session
+from weft.execute.bound import BoundProgram
 from weft.execute.values import check_values, solve_size
 from weft.frontends.fx import Converted, Input, Output, convert
-from weft.frontends.fx.converted import bound_arguments, positional_names
+from weft.frontends.fx.converted import bound_arguments, flat_arguments, positional_names
 from weft.frontends.fx.dtypes import STORED
 from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
 from weft.frontends.fx.hosted import array_of, unpacked
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
 from weft.notebook import in_notebook
+from weft.records import dataclass
 
 __all__ = ["TorchModule", "from_torch"]
 
@@ -114,6 +118,10 @@ class TorchModule:
         self._devices = devices
         self._options = dict(options)
         self._session: Session | None = None
+        self._n_positional, self._keywords = flat_arguments(converted)
+        self._calls: dict[tuple[Any, ...], _Call] = {}
+        self._calls_of: BoundProgram | None = None
+        """The memory that the calls write to."""
 
     @property
     def graph(self) -> Graph:
@@ -169,25 +177,53 @@ class TorchModule:
 
         Raises ProgramError, which names the argument, for one that does not fit."""
         flat = self._flatten(args, kwargs)
-        values = self._sizes(flat)
+        call = self._call_with(flat)
         session = self.session
-        check_values(session.program, values)
-        for port, arg in zip(self.converted.inputs, flat, strict=True):
-            if port.tensor is not None:
-                _write(session, port, arg)
+        for number, memory in call.writes:
+            np.copyto(memory, array_of(flat[number]))
+        for name in call.uploads:
+            session.upload(name)
         session.clear_abort()
-        session.execute(values)
+        session.execute(call.values)
         results = []
-        for out in self.converted.outputs:
-            value = self._read(out, values)
-            if out.mutates is None:
-                results.append(value)
+        for read, mutates in call.reads:
+            if mutates is None:
+                results.append(read())
             else:
-                flat[out.mutates].copy_(value)
+                flat[mutates].copy_(read())
         spec = self.converted.out_spec
         return results if spec is None else pytree.tree_unflatten(results, spec)
 
+    def _call_with(self, flat: Sequence[Any]) -> _Call:
+        """The steps of a call with arguments of these types and shapes, kept for the next one."""
+        key = _signature(flat)
+        if self._session is not None and self._calls_of is self._session.bound:
+            known = self._calls.get(key)
+            if known is not None:
+                return known
+        values = self._sizes(flat)
+        session = self.session
+        check_values(session.program, values)
+        call = _Call(values, [], [], [])
+        for number, (port, arg) in enumerate(zip(self.converted.inputs, flat, strict=True)):
+            if port.tensor is not None:
+                shape = array_of(arg).shape
+                memory = session.input_view(port.name)[: math.prod(shape)].reshape(shape)
+                call.writes.append((number, memory))
+                if session.needs_upload(port.name):
+                    call.uploads.append(port.name)
+        for out in self.converted.outputs:
+            call.reads.append((self._reader(out, values), out.mutates))
+        if self._calls_of is not session.bound or len(self._calls) >= _MAX_CALLS:
+            self._calls.clear()
+        self._calls_of, self._calls[key] = session.bound, call
+        return call
+
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if self._keywords is not None and len(args) == self._n_positional:
+            flat = [*args, *kwargs.values()]
+            if [*kwargs] == self._keywords and all(isinstance(arg, _LEAVES) for arg in flat):
+                return flat
         in_spec = self.converted.in_spec
         if in_spec is not None:
             args, kwargs = bound_arguments(self.converted, self._parameters, args, kwargs)
@@ -234,20 +270,58 @@ class TorchModule:
                     )
         return values
 
-    def _read(self, out: Output, values: Mapping[str, int]) -> Any:
+    def _reader(self, out: Output, values: Mapping[str, int]) -> Callable[[], Any]:
+        """A function that makes a result after a run with these values of symbols."""
         if out.tensor is None:
-            return out.constant if out.size is None else evaluate(out.size, values)
-        assert out.dtype is not None
-        if out.dtype not in STORED or out.counted or out.is_number:
-            array = self.session.output(out.name, values)
-            carried = unpacked(array, out.dtype, out.shape, out.counted, values)
-            return carried.item() if out.is_number else carried
-        tensor = torch.from_numpy(self.session.output(out.name, values))
-        if out.dtype is torch.uint8:
-            tensor = tensor.to(torch.uint8)
-        elif tensor.dtype != out.dtype:
-            tensor = tensor.view(out.dtype)
-        return tensor.reshape([evaluate(n, values) for n in out.shape])
+            found = out.constant if out.size is None else evaluate(out.size, values)
+            return lambda: found
+        name, dtype, output = out.name, out.dtype, self.session.output
+        assert dtype is not None
+        if dtype not in STORED or out.counted or out.is_number:
+
+            def carried() -> Any:
+                tensor = unpacked(output(name, values), dtype, out.shape, out.counted, values)
+                return tensor.item() if out.is_number else tensor
+
+            return carried
+        sizes = [evaluate(n, values) for n in out.shape]
+
+        def stored() -> torch.Tensor:
+            tensor = torch.from_numpy(output(name, values).reshape(sizes))
+            if tensor.dtype is dtype:
+                return tensor
+            return tensor.to(dtype) if dtype is torch.uint8 else tensor.view(dtype)
+
+        return stored
+
+
+_LEAVES = (torch.Tensor, int, float, str, type(None))
+"""Types of arguments in which none nests."""
+
+_MAX_CALLS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The steps that all calls with arguments of the same types and shapes share."""
+
+    values: dict[str, int]
+    """The values of symbols."""
+    writes: list[tuple[int, NDArray[Any]]]
+    """The numbers of arguments, and the memory that each is copied to."""
+    uploads: list[str]
+    """The names of inputs that are sent to a device then."""
+    reads: list[tuple[Callable[[], Any], int | None]]
+    """Functions that make the results, and the number of the argument that a result replaces."""
+
+
+def _signature(flat: Sequence[Any]) -> tuple[Any, ...]:
+    """A key that is equal for arguments of the same types and shapes, and equal numbers."""
+    return tuple(
+        (arg.shape, arg.dtype, arg.device) if isinstance(arg, torch.Tensor)
+        else (type(arg), arg) if isinstance(arg, _LEAVES) else object()
+        for arg in flat
+    )  # fmt: skip
 
 
 def _how_to_vary(port: Input, arg: torch.Tensor) -> str:
@@ -276,15 +350,7 @@ def _check_kind(port: Input, arg: Any) -> None:
     elif port.size is not None:
         if not isinstance(arg, int):
             raise ProgramError(f"argument {port.name} must be an integer, got {arg!r}")
-    elif arg != port.constant:
+    elif isinstance(arg, torch.Tensor | np.ndarray) or arg != port.constant:
         raise ProgramError(
             f"argument {port.name} is {arg!r}; the program was exported for {port.constant!r}"
         )
-
-
-def _write(session: Session, port: Input, arg: torch.Tensor) -> None:
-    """Copies a tensor of any strides into the program's input."""
-    array = array_of(arg)
-    view = session.input_view(port.name)
-    np.copyto(view[: array.size].reshape(array.shape), array)
-    session.upload(port.name)

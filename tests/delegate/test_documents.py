@@ -23,9 +23,9 @@ def snippets(path):
 
 
 @pytest.mark.parametrize(
-    ("path", "count"), [("docs/executorch.md", 3), ("executorch/README.md", 2)]
+    ("path", "count"), [("docs/executorch.md", 5), ("executorch/README.md", 2)]
 )
-def test_snippets_run(path, count, tmp_path, monkeypatch):
+def test_snippets_run(path, count, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(9)
     model = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 32)).eval()
@@ -39,6 +39,20 @@ def test_snippets_run(path, count, tmp_path, monkeypatch):
     assert (tmp_path / "model.pte").exists()
     (got,) = names["method"].execute([x])
     assert float((got - model(x)).norm() / model(x).norm()) < 0.2
+    if path == "docs/executorch.md":
+        check_outputs(path, tmp_path / "split.pte", capsys.readouterr().out)
+
+
+def check_outputs(path, file, printed):
+    """What snippets print, and what `weft explain` says of a file, stands in the document."""
+    from weft_executorch.describe import describe, describe_text
+
+    description = describe(file)
+    graph = description["methods"][0]["parts"][0]["graph"]
+    lines = [*printed.splitlines(), *describe_text(description).splitlines()[2:]]
+    lines = [line.strip() for line in (*lines, *graph.splitlines())]
+    shown = {line.strip() for line in (ROOT / path).read_text().splitlines()}
+    assert len(lines) == 22 and [line for line in lines if line not in shown] == []
 
 
 def test_without_pytorch_the_error_names_the_extra():

@@ -243,6 +243,19 @@ def test_values_outside_of_what_a_step_gives_are_left_out(traced, rewritten, dam
     assert len(events) == 2
 
 
+def test_values_of_blocks_are_left_out(traced, rewritten):
+    """A damaged file may name a step whose result ExecuTorch has no type for."""
+    from weft_executorch import Options
+
+    def change(program):
+        assert program.steps[0].name.startswith("QUANTIZE")
+        program.steps[-1].values[0].step = 0
+
+    rewritten(change)
+    events = traced(nn.Linear(64, 32), (torch.randn(2, 64),), Options(weights="q8_0")).events()
+    assert len(events) == 2 and not any(e.debug_data for e in events)
+
+
 def test_every_name_is_that_of_one_step(lower, traced):
     run = traced(nn.LSTM(8, 8, batch_first=True), (torch.randn(2, 3, 8),))
     names = [e.name for e in run.events()]

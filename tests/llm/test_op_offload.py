@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.backends.opencl_device import opencl
-from tests.llm.tiny import write_wide_model
+from tests.cuda_shim import compiler
+from tests.llm.tiny import write_model, write_wide_model
 from weft import flags
 from weft.backends.base import Backend
 from weft.errors import ScheduleError
@@ -70,6 +71,23 @@ def test_the_same_tokens_with_and_without(model: Model, device: str | Backend) -
     for given in (True, 32, 1, "MUL_MAT@*=2"):
         tokens, taken = texts(given)
         assert tokens == want and (taken > 0) == (given is not True)
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs g++, which compiles the kernels")
+def test_a_gpu_asks_by_itself(tmp_path: Path) -> None:
+    """From 32 tokens on, unless it may not; tokens stay the same."""
+    tiny, tokens = Model.open(write_model(tmp_path / "m.gguf")), np.arange(100, 133)
+
+    def of(op_offload: Any) -> tuple[dict[int, int], int]:
+        context = Context(
+            tiny, 40, devices=["cuda:shim", "cpu"], n_gpu_layers=0, activations="f32", n_threads=1,
+            type_k="f32", type_v="f32", flash=False, op_offload=op_offload,
+        )  # fmt: skip
+        return offloaded(context.plan), int(context.decode(tokens)[0].argmax())
+
+    off, on = of(False), of(None)
+    assert off[1] == on[1] and off[0] == {40: 0}
+    assert sorted(on[0]) == [31, 40] and on[0][31] == 0 < on[0][40]
 
 
 def test_a_batch_size_begins_where_a_rule_does(model: Model) -> None:

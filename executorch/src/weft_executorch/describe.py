@@ -78,6 +78,7 @@ def _part(blob: Any) -> dict[str, Any]:
         "stages": len(blob.stages),
         "steps": [_step(step, number, blob) for number, step in enumerate(blob.steps)],
         "predicted": _prediction(blob.predicted),
+        "graph": _text(blob.graph or ""),
         "left_out": [(_text(r.node), _text(r.target), _text(r.reason)) for r in blob.leftOut or ()],
     }
 

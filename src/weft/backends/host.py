@@ -18,11 +18,11 @@ from weft.backends.base import YES, BackendBase, DeviceKind, Support
 from weft.backends.cpu import host_buffer_type
 from weft.backends.memory import BufferType, Memory
 from weft.errors import DeviceError, ProgramError
-from weft.graph.host import HOST, HostParams
+from weft.graph.host import HOST, HostFunction, HostParams
 from weft.graph.op import NONE
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
-from weft.program import Program, TensorSpec
+from weft.program import Program, StepSpec, TensorSpec
 
 
 class HostBackend(BackendBase):
@@ -64,19 +64,30 @@ class HostExecutable:
         self._steps = program.splits[split].steps
         self._memories = memories
         self._device = device
+        self._calls: list[tuple[HostFunction, list[NDArray[Any]], NDArray[Any], str]] = []
+        self._values: Mapping[str, int] | None = None
+        """The values of symbols that the arrays in `_calls` are of."""
 
     def run(self, values: Mapping[str, int]) -> None:
         """Calls every function; raises DeviceError naming the one that failed."""
-        for step in self._steps:
-            assert isinstance(step.params, HostParams)
-            function = step.params.function
-            out = self._array(step.dst, values)
-            sources = [self._array(i, values) for i in step.src]
+        if self._values != values:
+            self._values = None
+            self._calls = [self._call(step, values) for step in self._steps]
+            self._values = dict(values)
+        for function, sources, out, name in self._calls:
             try:
                 function.compute(sources, out, values)
             except Exception as error:
-                name = self._program.tensors[step.dst].name
                 raise DeviceError(f"{self._device}: {function.name} -> {name}: {error}") from error
+
+    def _call(
+        self, step: StepSpec, values: Mapping[str, int]
+    ) -> tuple[HostFunction, list[NDArray[Any]], NDArray[Any], str]:
+        """The function of a step, its sources and its result in place, and the result's name."""
+        assert isinstance(step.params, HostParams)
+        sources = [self._array(i, values) for i in step.src]
+        name = self._program.tensors[step.dst].name
+        return step.params.function, sources, self._array(step.dst, values), name
 
     def _array(self, index: int, values: Mapping[str, int]) -> NDArray[Any]:
         """The elements of a contiguous tensor, in place."""

@@ -79,7 +79,10 @@ def _read(path: Path, name: str, graph: int | None) -> Any:
             data = file.read(LOG_BYTES + 1)
     except OSError as error:
         raise FormatError(f"plan {path}: {error.strerror or error}") from None
+    long = f"more than {size_text(LOG_BYTES, 0)}" if len(data) > LOG_BYTES else ""
     if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        if long:
+            raise FormatError(f"plan {path}: {long}, which no plan of weft has")
         try:
             return json.loads(data)
         except RecursionError:
@@ -94,7 +97,8 @@ def _read(path: Path, name: str, graph: int | None) -> Any:
         if small not in (None, number):
             plan["smaller"] = [log.plan(small)]
     except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
+        seen = f"{long}, of which the first were read: " if long else ""
+        raise FormatError(f"{path}: {seen}{error}") from None
     chosen = [n for n in (number, small) if n is not None]
     say(f"{name}: a log of ggml, " + "; ".join(
         [*(log.about(n) for n in dict.fromkeys(chosen)), *([] if chosen else ["no graph in it"])]

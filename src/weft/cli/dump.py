@@ -96,6 +96,6 @@ def show_beside(
         raise typer.Exit(2) from None
     finally:
         llm.close()
-    print(f"{found.table()}\n{found}" if verbose else found)
+    print(found if verbose else found.summary())
     if found.differs:
         raise typer.Exit(1)

@@ -27,7 +27,7 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
     try:
         with open_model(model, whole=False) as file:
             found = find(file)
-    except WeftError:  # a graph as text, a .pte, or a damaged file: the command says so
+    except WeftError:  # a program or a graph has no such values; the command reads or refuses it
         return None
     if found is None:
         return None

@@ -92,7 +92,8 @@ class _Tensors:
             base = tensor if tensor.view_src is None else tensor.view_src
             buffer, offset = self._home(base, tensor)
             at, layout = tensor.view_offs + offset, self._layout(tensor)
-            spec = TensorSpec(tensor.name, tensor.dtype, tensor.ne, tensor.nb, buffer, at, layout)
+            place = buffer, at, layout, tensor.rank
+            spec = TensorSpec(tensor.name, tensor.dtype, tensor.ne, tensor.nb, *place)
             self.specs.append(spec)
         return row
 

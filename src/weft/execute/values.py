@@ -12,6 +12,7 @@ from weft.backends.memory import Memory, ReadsLater
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
 from weft.graph.size import Expr, Size, Sym, evaluate, upper
+from weft.graph.tensor import n_shown
 from weft.program import Program, TensorSpec
 
 
@@ -31,46 +32,48 @@ def max_bytes(spec: TensorSpec) -> int:
 def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> NDArray[Any]:
     """A fresh array of a tensor's elements in PyTorch order, block types as uint8 rows.
 
-    Leading sizes that are 1 by declaration are left out."""
-    where = _place(spec, values)
-    return _arranged(spec, values, None if where is None else memory.read(*where))
+    Leading sizes that are 1 by declaration are left out, but those that were given."""
+    return array_reader(spec, memory, values)()
+
+
+def array_reader(
+    spec: TensorSpec, memory: Memory, values: Mapping[str, int]
+) -> Callable[[], NDArray[Any]]:
+    """A function that reads the array of `read_array`, for callers that do so often."""
+    where, arranged = _arrangement(spec, values)
+    return lambda: arranged(None if where is None else memory.read(*where))
 
 
 def read_array_later(
     spec: TensorSpec, memory: ReadsLater, values: Mapping[str, int]
 ) -> Callable[[], NDArray[Any]]:
     """A function that waits for the array of `read_array` as the work so far leaves it."""
-    values, where = dict(values), _place(spec, values)
-    if where is None:
-        return lambda: _arranged(spec, values, None)
-    raw = memory.read_later(*where)
-    return lambda: _arranged(spec, values, raw())
+    where, arranged = _arrangement(spec, values)
+    raw = None if where is None else memory.read_later(*where)
+    return lambda: arranged(None if raw is None else raw())
 
 
-def _place(spec: TensorSpec, values: Mapping[str, int]) -> tuple[int, int] | None:
-    """The first byte of a tensor and the number of its bytes; None: it has no elements."""
+def _arrangement(
+    spec: TensorSpec, values: Mapping[str, int]
+) -> tuple[tuple[int, int] | None, Callable[[NDArray[np.uint8] | None], NDArray[Any]]]:
+    """The first byte of a tensor and the number of its bytes (None: it has no elements), and a
+    function that makes these bytes the array of the tensor."""
     ne, nb, offset = spec.at(values)
-    return None if 0 in ne else (offset, tensor_bytes(spec.dtype, ne, nb))
-
-
-def _arranged(
-    spec: TensorSpec, values: Mapping[str, int], raw: NDArray[np.uint8] | None
-) -> NDArray[Any]:
-    """The array of a tensor with the bytes `raw` from its place on."""
-    ne, nb, _ = spec.at(values)
+    storage = spec.dtype.storage
     blocks = ne[0] // spec.dtype.block
-    item = spec.dtype.storage.itemsize
-    per_block = spec.dtype.bytes // item
-    if raw is None:
-        full = np.empty((ne[3], ne[2], ne[1], blocks * per_block), spec.dtype.storage)
-    else:
-        shape = (ne[3], ne[2], ne[1], blocks, per_block)
-        strides = (nb[3], nb[2], nb[1], nb[0], item)
-        array = np.ndarray(shape, spec.dtype.storage, raw.data, 0, strides)
-        full = np.ascontiguousarray(array).reshape(ne[3], ne[2], ne[1], blocks * per_block)
-    dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
-    declared = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
-    return full.reshape(full.shape[4 - max(dims, declared) :])
+    per_block = spec.dtype.bytes // storage.itemsize
+    full = (ne[3], ne[2], ne[1], blocks * per_block)
+    shape = full[4 - n_shown(spec.ne, spec.rank) :]
+    split = (ne[3], ne[2], ne[1], blocks, per_block)
+    strides = (nb[3], nb[2], nb[1], nb[0], storage.itemsize)
+
+    def arranged(raw: NDArray[np.uint8] | None) -> NDArray[Any]:
+        if raw is None:
+            return np.empty(shape, storage)
+        array = np.ndarray(split, storage, raw.data, 0, strides)
+        return np.ascontiguousarray(array).reshape(shape)
+
+    return None if 0 in ne else (offset, tensor_bytes(spec.dtype, ne, nb)), arranged
 
 
 def checked(
@@ -86,8 +89,9 @@ def checked(
         raise ProgramError(f"{what} {name!r}: {error}; pass symbols=") from error
     actual = ne_of(array, spec.dtype)
     if actual != want:
+        shape = _shape(want, spec.rank)
         raise ProgramError(
-            f"{what} {name!r} has shape {array.shape}, wants {_shape(want)} of {spec.dtype.name}"
+            f"{what} {name!r} has shape {array.shape}, wants {shape} of {spec.dtype.name}"
         )
     if array.dtype != spec.dtype.storage:
         raise ProgramError(
@@ -170,6 +174,5 @@ def solve_size(size: Size, actual: int) -> tuple[Sym, int] | None:
     return mono[0], (actual - constant) // coefficient
 
 
-def _shape(ne: tuple[int, ...]) -> tuple[int, ...]:
-    dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
-    return tuple(reversed(ne[:dims]))
+def _shape(ne: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return tuple(reversed(ne[: n_shown(ne, rank)]))

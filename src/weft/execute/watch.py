@@ -156,7 +156,7 @@ def _compile(program: Program, callback: TensorCallback) -> tuple[Program, list[
         for node, n_steps in nodes_and_steps(split):
             own = origin.get(node, node)
             if own in wanted and own in index:
-                in_split.append(_Wanted(wanted[own], index[own], n_steps, own.n_dims))
+                in_split.append(_Wanted(wanted[own], index[own], n_steps, len(own.shape)))
         by_split.append(in_split)
     return compiled, by_split
 
@@ -175,7 +175,7 @@ def _readers(nodes: Sequence[Tensor]) -> dict[Tensor, list[Reader]]:
 
 
 def _asked(node: Tensor, backend: Any, readers: tuple[Reader, ...]) -> WatchedTensor:
-    shape = tuple(upper(n) for n in reversed(node.ne[: node.n_dims]))
+    shape = tuple(map(upper, node.shape))
     device = "" if backend is None else backend.name
     sources = tuple(source.name for source in node.src[:2] if source is not None)
     return WatchedTensor(node.name, node.op.name, node.dtype, shape, device, readers, sources)

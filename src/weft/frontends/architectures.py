@@ -91,6 +91,8 @@ FILES = {
         "smollm3": "SmolLM3ForCausalLM",
         "apertus": "ApertusForCausalLM",
         "bitnet": "BitnetForCausalLM BitNetForCausalLM",
+        "bitnet-b1.58": "",
+        "bitnet-25": "",
         "deci": "DeciLMForCausalLM",
         "nanbeige": "",
         "internlm3": "InternLM3ForCausalLM",

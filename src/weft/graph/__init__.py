@@ -3,6 +3,9 @@
 Leaves come from `input`, `constant` and `leaf`, nodes from one constructor per op, named as in
 ggml. Sizes may be symbolic (`Sym`). `input`, `constant`, `state` and `Tensor.shape` have them in
 PyTorch's order, outermost first; the constructors named as in ggml have `ne`, innermost first.
+Shapes keep the leading ones that were given: a result has as many dimensions as its source with the
+most, or as sizes are given (`reshape`, `view`, `cont`); a row that `get_rows` looks up has one more
+than the ids.
 `Graph(*outputs)` orders the nodes that the outputs need; `check_graph` checks the rules of a legal
 graph; `format_graph` and `parse_graph` convert it to text and back.
 

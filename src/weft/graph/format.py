@@ -76,7 +76,7 @@ def _op_text(t: Tensor, ids: dict[Tensor, str]) -> str:
 
 def _line(t: Tensor, head: str, ids: dict[Tensor, str]) -> str:
     name = json.dumps(t.name)
-    parts = [f"{ids[t]} = {head} {t.dtype.name}{_sizes(t.ne[: t.n_dims])} {name}"]
+    parts = [f"{ids[t]} = {head} {t.dtype.name}{_sizes(t.ne[: max(len(t.shape), 1)])} {name}"]
     if t.nb != contiguous_nb(t.dtype, t.ne):
         parts.append(f"nb={_sizes(t.nb)}")
     if t.view_src is not None:

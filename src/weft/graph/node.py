@@ -37,13 +37,17 @@ def make_node(
     view_of: Tensor | None = None,
     view_offs: Size = 0,
     name: str = "",
+    rank: int | None = None,
 ) -> Tensor:
     """A new node. `view_of` makes it share the memory of the base of `view_of`, with offsets added
     up.
 
     Only constructors call this, after they have checked shapes and types. This checks the row of
     the op table: the number of sources and the parameter record. Absent sources at the end are
-    dropped. Raises GraphError where a check fails."""
+    dropped. Raises GraphError where a check fails.
+
+    Its shape has at least `rank` dimensions; None: as many as sizes are given, or where these are
+    four, as many as the source that has most."""
     row = find_op(op) if isinstance(op, str) else op
     while src and src[-1] is None:
         src = src[:-1]
@@ -56,6 +60,9 @@ def make_node(
     if base is not None and base.view_src is not None:
         offset = offset + base.view_offs
         base = base.view_src
+    if rank is None:
+        known = [s.rank for s in src if s is not None]
+        rank = len(ne) if len(ne) < 4 else max(known, default=-1)
     return Tensor(
         dtype,
         four(ne),
@@ -66,6 +73,7 @@ def make_node(
         src=src,
         view_src=base,
         view_offs=as_size(offset),
+        rank=rank,
     )
 
 
@@ -99,6 +107,7 @@ def leaf(
     name: str = "",
     flags: frozenset[str] = frozenset(),
     buffer: Buffer | None = None,
+    rank: int = -1,
 ) -> Tensor:
     """A tensor without an op; sizes `ne` innermost first, unlike `input`, `constant` and `state`.
 
@@ -110,17 +119,18 @@ def leaf(
             f"leaf {name!r}: a row of {sizes[0]} elements is not provably a multiple of the "
             f"{dt.block}-element blocks of {dt.name}; pad the row or choose another type"
         )
-    return Tensor(dt, sizes, name=name, flags=flags, buffer=buffer)
+    return Tensor(dt, sizes, name=name, flags=flags, buffer=buffer, rank=rank)
 
 
 def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") -> Tensor:
     """A tensor that the caller of `Session.run` supplies under `name`.
 
-    `shape` is in PyTorch order (outermost first); an entry may be a `Sym`."""
+    `shape` is in PyTorch order (outermost first); an entry may be a `Sym`. Results keep leading
+    ones: an op's result has as many dimensions as its source with the most."""
     if not name:
         raise GraphError("an input needs a name")
     sizes = [s.size if isinstance(s, Sym) else s for s in shape]
-    return leaf(dtype, sizes[::-1] or [1], name, frozenset({"input"}))
+    return leaf(dtype, sizes[::-1] or [1], name, frozenset({"input"}), rank=len(sizes))
 
 
 def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
@@ -151,7 +161,7 @@ def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Ten
                     f"constant {name!r}: rows of {row} bytes are not whole {dt.bytes}-byte blocks"
                 )
             ne[0] = row // dt.bytes * dt.block
-    return leaf(dt, ne or [1], name, buffer=Buffer("weights", data=array))
+    return leaf(dt, ne or [1], name, buffer=Buffer("weights", data=array), rank=np.ndim(data))
 
 
 def state(
@@ -173,7 +183,7 @@ def state(
         fixed(as_size(n.size if isinstance(n, Sym) else n), "state", f"a size of {name!r}")
         for n in shape
     ]
-    tensor = leaf(dtype, sizes[::-1] or [1], name, frozenset({"state"}))
+    tensor = leaf(dtype, sizes[::-1] or [1], name, frozenset({"state"}), rank=len(sizes))
     tensor.buffer = Buffer("any", data=_first_values(tensor, sizes, init))
     return tensor
 

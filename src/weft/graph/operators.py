@@ -53,9 +53,9 @@ def matmul(a: Any, b: Any) -> Tensor:
     """The matrix product: shapes (..., n, k) and (..., k, m) give (..., n, m), f32; leading sizes
     broadcast. A vector (k,) on the right gives (..., n)."""
     a, b = _operand(a, None), _operand(b, None)
-    if b.n_dims == 1 and b.ne[0] == a.ne[0]:
+    if len(b.shape) == 1 and b.ne[0] == a.ne[0]:
         product = mul_mat(b, a)
-        return reshape(product, *product.ne[1:])
+        return reshape(product, *product.ne[1 : max(len(a.shape), 2)])
     require(a.ne[0] == b.ne[1], "@", "the last size of a must be the last but one of b", a, b)
     weights = transpose(b)
     if not weights.is_contiguous_rows:
@@ -63,7 +63,10 @@ def matmul(a: Any, b: Any) -> Tensor:
     batch = broadcast_ne("@", _sizes_above(a), _sizes_above(b))[2:]
     if a.ne[2:] != batch:
         a = repeat(a, (*a.ne[:2], *batch))
-    return mul_mat(weights, a)
+    product = mul_mat(weights, a)
+    if len(a.shape) > 1:
+        product.rank = max(a.rank, b.rank)
+    return product
 
 
 def _sizes_above(t: Tensor) -> Tensor:
@@ -80,10 +83,10 @@ def _operand(value: Any, other: Any) -> Tensor:
         if kind.name == "bf16":
             bits = np.array([float(value)], np.float32).view(np.uint32)
             rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-            return constant(rounded.astype(np.uint16), dtype="bf16")
+            return constant(rounded.astype(np.uint16).reshape(()), dtype="bf16")
         if kind.is_quantized or (kind.name[0] == "i" and float(value) != int(value)):
             raise ArgumentError(f"{value!r} does not fit {kind.name}, the type of {other!r}")
-        return constant(np.array([value], kind.storage), dtype=kind)
+        return constant(np.array(value, kind.storage), dtype=kind)
     raise ArgumentError(
         f"a tensor cannot be combined with {type(value).__name__}; wrap arrays in weft.constant()"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -70,7 +71,8 @@ class Tensor:
     The constructors of `weft.graph` make nodes; nothing else should. `ne` are sizes and `nb` byte
     strides, innermost first; for block types nb[0] is the bytes of one block. `view_src` is the
     base tensor whose memory this one shares (never itself a view), `view_offs` the byte offset in
-    it."""
+    it. `rank` is the number of dimensions that `shape` has at least, for leading ones that were
+    given; -1: not known. It changes nothing that is computed."""
 
     __slots__ = (
         "buffer",
@@ -81,6 +83,7 @@ class Tensor:
         "ne",
         "op",
         "params",
+        "rank",
         "src",
         "view_offs",
         "view_src",
@@ -102,6 +105,7 @@ class Tensor:
         view_offs: Size = 0,
         flags: frozenset[str] = frozenset(),
         buffer: Buffer | None = None,
+        rank: int = -1,
     ) -> None:
         self.name = name
         self.dtype = dtype
@@ -114,12 +118,12 @@ class Tensor:
         self.view_offs = view_offs
         self.flags = flags
         self.buffer = buffer
+        self.rank = rank
 
     @property
     def shape(self) -> tuple[Size, ...]:
-        """Sizes in PyTorch order (outermost first), without leading ones."""
-        n = self.n_dims
-        return tuple(reversed(self.ne[:n]))
+        """Sizes in PyTorch order (outermost first), with the leading ones that were given."""
+        return tuple(reversed(self.ne[: n_shown(self.ne, self.rank)]))
 
     @property
     def n_dims(self) -> int:
@@ -247,6 +251,13 @@ class Tensor:
         name = self.name or "?"
         sizes = ", ".join(map(str, self.shape))
         return f"<Tensor {name}: {self.dtype.name} ({sizes}) {self.op.name}>"
+
+
+def n_shown(ne: Sequence[Size], rank: int) -> int:
+    """The number of dimensions of a shape: those without leading ones, and at least `rank`, or 1
+    where that is not known."""
+    least = 1 if rank < 0 else rank
+    return max((d + 1 for d in range(least, 4) if ne[d] != 1), default=least)
 
 
 def install_operators(operators: Operators) -> None:

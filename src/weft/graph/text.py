@@ -159,9 +159,10 @@ class _Parser:
             params = self.params(op)
         dtype = find_dtype(self.take("word"))
         self.take(value="[")
-        ne = _padded(self.items("]", self.size))
+        sizes = self.items("]", self.size)
+        ne = _padded(sizes)
         name = str(json.loads(self.take("string")))
-        t = Tensor(dtype, ne, name=name, op=op, params=params)
+        t = Tensor(dtype, ne, name=name, op=op, params=params, rank=len(sizes))
         self.tensors[ident] = t  # before its sources are looked up: it may be its own source
         t.src = tuple(None if s == "-" else self.known(s) for s in sources)
         if head == "input":

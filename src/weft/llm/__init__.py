@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from weft.llm.planning.draft_options import DraftOptions
     from weft.llm.planning.options import PlanArguments
     from weft.llm.prompts import Prompt
+    from weft.llm.quality.beside import TensorComparison, TensorPair
+    from weft.llm.quality.layers import compare_layers
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
     from weft.llm.senses.media import Medium
@@ -84,8 +86,9 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
            "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler", "SamplingParams",
            "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
-           "StreamDecoder", "Temperature", "TextModel", "Together", "TokenLogprobs", "Tokenizer",
-           "Tower", "Towers", "Usage", "Vocab", "token_logprobs"]  # fmt: skip
+           "StreamDecoder", "Temperature", "TensorComparison", "TensorPair", "TextModel",
+           "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage", "Vocab",
+           "compare_layers", "token_logprobs"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
@@ -118,6 +121,8 @@ _HOMES = {
     "weft.llm.multimodal": ("Hearing", "Senses", "Sight", "Towers"),
     "weft.llm.planning.options": ("PlanArguments",),
     "weft.llm.prompts": ("Prompt",),
+    "weft.llm.quality.beside": ("TensorComparison", "TensorPair"),
+    "weft.llm.quality.layers": ("compare_layers",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
     "weft.llm.senses.media": ("Medium",),

@@ -24,6 +24,7 @@ def clone(tensor: Tensor) -> Tensor:
         view_offs=tensor.view_offs,
         flags=tensor.flags,
         buffer=tensor.buffer,
+        rank=tensor.rank,
     )
 
 

@@ -85,7 +85,7 @@ def _copy_of(tensor: Tensor, backend: str, number: int) -> Tensor:
     name = f"{backend}#{tensor.name}#{number}"
     if len(name) > _NAME_BYTES or not name.isascii():
         name = name.encode()[:_NAME_BYTES].decode(errors="ignore")
-    return Tensor(tensor.dtype, tensor.ne, nb=tensor.nb, name=name)
+    return Tensor(tensor.dtype, tensor.ne, nb=tensor.nb, name=name, rank=tensor.rank)
 
 
 def add_input_copies(schedule: Schedule) -> None:

@@ -127,3 +127,66 @@ def test_a_model_of_transformers_as_it_comes() -> None:
     assert model.config.use_cache
     with pytest.raises(ProgramError, match=r"example_kwargs=\{'use_cache': False\}"):
         weft.from_torch(model, ids, example_kwargs={"use_cache": True})
+
+
+def test_calls_of_many_sizes_in_any_order() -> None:
+    n = torch.export.Dim("n", max=64)
+    f = weft.from_torch(lambda x: (x * 2, x.sum(0)), (X,), dynamic_shapes=({0: n},))
+    kept = []
+    for rows in [*range(1, 41), 5, 40, 5, 1]:
+        x = torch.randn(rows, 4)
+        kept.append((f(x), x))
+    for (twice, total), x in kept:  # results are memory of their own
+        torch.testing.assert_close(twice, x * 2)
+        torch.testing.assert_close(total, x.sum(0))
+
+
+def test_a_call_is_checked_like_the_first() -> None:
+    f = weft.from_torch(scaled_product, (X, X.T), example_kwargs={"scale": 2.0})
+    want = scaled_product(X, X.T)
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((X[:1], X.T), {"scale": 2.0}, r"argument a has shape \(1, 4\)"),
+        ((X.double(), X.T), {"scale": 2.0}, r"argument a is torch.float64"),
+        ((X.to("meta"), X.T), {"scale": 2.0}, r"argument a is on meta"),
+        ((X.numpy(), X.T), {"scale": 2.0}, r"argument a must be a tensor, got ndarray"),
+        (((X,), X.T), {"scale": 2.0}, r"arguments do not nest"),
+        ((X, X.T), {"scale": 3.0}, r"argument scale is 3.0; the program was exported for 2.0"),
+        ((X, X.T), {"scale": X}, r"argument scale"),
+        ((X, X.T), {"sale": 2.0}, r"scale missing; sale not among"),
+        ((X,), {"scale": 2.0}, r"b missing"),
+    ]
+    for args, kwargs, words in [*wrong, *wrong]:
+        torch.testing.assert_close(f(X, X.T, scale=2.0), want)
+        with pytest.raises(ProgramError, match=words):
+            f(*args, **kwargs)
+        torch.testing.assert_close(f(b=X.T, scale=2.0, a=X), want)
+
+
+def test_a_fixed_number_stays_what_it_was() -> None:
+    f = weft.from_torch(lambda x, m: x * m, (X, 2))
+    torch.testing.assert_close(f(X, 2), X * 2)
+    for other in ("2", None, 3, X):
+        with pytest.raises(ProgramError, match="argument m is"):
+            f(X, other)
+
+
+def test_results_and_arguments_keep_their_own_memory() -> None:
+    f = weft.from_torch(lambda x: x + 1, X)
+    first = f(X)
+    second = f(X * 0)
+    torch.testing.assert_close(first, X + 1)
+    second.zero_()
+    torch.testing.assert_close(f(X), X + 1)
+    trained = X.clone().requires_grad_()
+    assert not f(trained).requires_grad
+    with torch.inference_mode():
+        g = weft.from_torch(lambda x: x + 1, X)
+        torch.testing.assert_close(g(X), X + 1)
+    torch.testing.assert_close(g(X.T.clone().T), X + 1)
+
+
+def test_calls_go_on_in_new_memory() -> None:
+    f = weft.from_torch(lambda x: x + 1, X)
+    torch.testing.assert_close(f(X), X + 1)
+    f.session.reset()
+    torch.testing.assert_close(f(X * 3), X * 3 + 1)

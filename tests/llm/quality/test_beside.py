@@ -86,10 +86,15 @@ def add_to_one(values: np.ndarray) -> None:
     values[7] += 1.5
 
 
+def add_to_a_row_inside(values: np.ndarray) -> None:
+    values[50 * 64 : 51 * 64] += 0.2
+
+
 @pytest.mark.parametrize(
     ("name", "tensor", "spoil", "first"),
     [
         ("llama3", "blk.1.ffn_up.weight", add_to_one, "ffn_up-1"),
+        ("llama3", "blk.1.ffn_up.weight", add_to_a_row_inside, "ffn_up-1"),  # seen in the sum
         ("llama3", "blk.1.attn_norm.weight", double, "attn_norm-1"),
         ("llama3", "blk.2.attn_output.weight", add_to_one, "attn_out-2"),
         ("qwen2moe", "blk.1.ffn_gate_inp.weight", double, "ffn_moe_logits-1"),

@@ -108,6 +108,17 @@ def positional_names(converted: Converted) -> tuple[str, ...]:
     return names[: positional.num_children] if flat else ()
 
 
+def flat_arguments(converted: Converted) -> tuple[int, list[str] | None]:
+    """The number of positional arguments and the names of the others; None for the names where an
+    argument nests."""
+    spec = converted.in_spec
+    if spec is None or not all(
+        arg.is_leaf() for part in spec.children() for arg in part.children()
+    ):
+        return 0, None
+    return spec.child(0).num_children, list(spec.child(1).context or ())
+
+
 def bound_arguments(
     converted: Converted,
     parameters: Sequence[str],

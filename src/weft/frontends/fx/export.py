@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -201,12 +202,22 @@ _FASTER_WHOLE = (torch.ops.aten.grid_sampler_2d.default,)
 """Ops of `_NOT_CORE` that PyTorch computes faster than what they decompose into is computed."""
 
 
+def _decompositions() -> dict[Any, Any]:
+    """PyTorch's own table, kept as long as no other ops are defined: it takes long to make."""
+    return _decompositions_of(tuple(torch._C._dispatch_get_all_op_names()))
+
+
+@lru_cache(maxsize=1)
+def _decompositions_of(ops: tuple[str, ...]) -> dict[Any, Any]:
+    return dict(default_decompositions())
+
+
 def kept_whole() -> list[torch._ops.OpOverload]:
     """Ops that PyTorch would decompose and that weft builds whole: `linear`, attention, norms,
     activations.
 
     They are also for `ops_to_not_decompose` of a partitioner."""
-    return [op for op in default_decompositions() if find_visitor(op) is not None]
+    return [op for op in _decompositions() if find_visitor(op) is not None]
 
 
 def _drawing(table: dict[Any, Any]) -> list[Any]:
@@ -220,7 +231,7 @@ def _drawing(table: dict[Any, Any]) -> list[Any]:
 def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedProgram:
     """The program without in-place ops, in core ops and the ops of `kept_whole`; with `host`, what
     PyTorch computes faster stays whole, too."""
-    table: dict[Any, Any] = default_decompositions()
+    table = dict(_decompositions())
     for op in table.keys() & {*kept_whole(), *_drawing(table)}:
         del table[op]
     table.update(

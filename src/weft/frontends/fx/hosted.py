@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ def unpacked(
     if counted:
         head = _WORD * len(shape)
         sizes = [int(n) for n in raw[:head].view(np.int64)]
-    nbytes = int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(sizes) * dtype.itemsize
     return torch.from_numpy(raw[head : head + nbytes]).view(dtype).reshape(sizes)
 
 

@@ -1,4 +1,4 @@
-"""Quantized checkpoints: FP8, MXFP4, GPTQ, AWQ and compressed-tensors, as values or as blocks.
+"""Quantized checkpoints: FP8, MXFP4, GPTQ, AWQ, compressed-tensors, BitNet, as values or as blocks.
 
 MXFP4 is repacked bit for bit. The others are computed as floats, which is exact for FP8 with block
 scales up to the rounding of one product; `note` says so.
@@ -218,6 +218,30 @@ def _packed_groups(
     return _rebuilt(c, plain, parts, rebuilt, bits)
 
 
+def _bitnet(c: Config, how: Any, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
+    """Ternary weights, four to a byte and a quarter of the rows apart, with a scale for each
+    matrix. The scale multiplies in transformers' AutoBitLinear, and divides in BitLinear."""
+    if how.get("use_rms_norm"):
+        raise FormatError(f"{c.folder}: weft reads no BitNet checkpoint with use_rms_norm")
+    out = {name: values for name, values in plain.items() if not name.endswith(".weight_scale")}
+    for name, scale in plain.items():
+        weight = stored.get(name.removesuffix("_scale"))
+        if name.endswith(".weight_scale") and weight is not None:
+            out[name.removesuffix("_scale")] = _signs(weight, scale, how.get("linear_class"))
+    return out
+
+
+def _signs(weight: Stored, scale: Values, kind: object) -> Values:
+    def load() -> Floats:
+        packed = weight.data.reshape(weight.shape)
+        signs = np.concatenate([packed >> shift & 3 for shift in (0, 2, 4, 6)]).astype(np.float32)
+        by = scale.load().reshape(())
+        return np.multiply(signs - 1, by if kind == "autobitlinear" else np.float32(1) / by)
+
+    return _bf16((4 * weight.shape[0], *weight.shape[1:]), load)
+
+
 _METHODS: dict[str, Callable[[Config, Any, Tensors, Mapping[str, Stored]], Tensors]] = {
     "fp8": _fp8, "mxfp4": _mxfp4, "gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed,
+    "bitnet": _bitnet,
 }  # fmt: skip

@@ -38,7 +38,7 @@ def cont(x: Tensor, *ne: Size) -> Tensor:
     blocks. Equals ggml_cont and ggml_cont_4d."""
     sizes = infer_ne(x, ne, "CONT") if ne else x.ne
     require(multiple(sizes[0], x.dtype.block), "CONT", "a row must be whole blocks", x)
-    return make_node("CONT", x.dtype, sizes, x)
+    return make_node("CONT", x.dtype, sizes, x, rank=len(ne) if ne else x.rank)
 
 
 @declares("CPY", cost=copied)
@@ -54,7 +54,7 @@ def cpy(src: Tensor, dst: Tensor) -> Tensor:
             src,
             dst,
         )
-    return make_node("CPY", dst.dtype, dst.ne, src, dst, nb=dst.nb, view_of=dst)
+    return make_node("CPY", dst.dtype, dst.ne, src, dst, nb=dst.nb, view_of=dst, rank=dst.rank)
 
 
 def cast(x: Tensor, dtype: DType | str) -> Tensor:

@@ -112,7 +112,8 @@ def mul_mat(
     params = None
     if activation is not None:
         params = ActivationParams(member(Activation, activation, op), f32(low), f32(high))
-    return make_node(op, F32, (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), w, x, bias, params=params)
+    ne = (w.ne[1], x.ne[1], x.ne[2], x.ne[3])
+    return make_node(op, F32, ne, w, x, bias, params=params, rank=x.rank)
 
 
 @declares("MUL_MAT_ID", cost=MultiplyAdds(lambda n, s, p: n * s[0][0], moved=experts_moved))

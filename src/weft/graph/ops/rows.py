@@ -25,7 +25,8 @@ def get_rows(a: Tensor, ids: Tensor) -> Tensor:
     fits = a.ne[2] == ids.ne[1] and a.ne[3] == ids.ne[2] and ids.ne[3] == 1
     require(fits, "GET_ROWS", "ids must be [r, a.ne[2], a.ne[3]]", a, ids)
     dtype = a.dtype if a.dtype.name == "i32" else F32
-    return make_node("GET_ROWS", dtype, (a.ne[0], *ids.ne[:3]), a, ids)
+    rank = -1 if ids.rank < 0 else min(ids.rank + 1, 4)
+    return make_node("GET_ROWS", dtype, (a.ne[0], *ids.ne[:3]), a, ids, rank=rank)
 
 
 @declares("GET_ROWS_BACK", sources=(2, 3))
@@ -70,4 +71,4 @@ def set_rows(dst: Tensor, src: Tensor, ids: Tensor) -> Tensor:
     require(fits, op, "ids must be [src.ne[1]] with dimensions that divide those of src", src, ids)
     require(src.is_contiguous_rows, op, "rows of src must be contiguous; use cont()", src)
     require(dst.is_contiguous_rows, op, "rows of dst must be contiguous", dst)
-    return make_node(op, dst.dtype, dst.ne, src, ids, dst, nb=dst.nb, view_of=dst)
+    return make_node(op, dst.dtype, dst.ne, src, ids, dst, nb=dst.nb, view_of=dst, rank=dst.rank)

@@ -23,12 +23,12 @@ def reshape(x: Tensor, *ne: Size) -> Tensor:
     require(x.is_contiguous, "RESHAPE", "x must be contiguous; use cont()", x)
     sizes = infer_ne(x, ne, "RESHAPE")
     require(multiple(sizes[0], x.dtype.block), "RESHAPE", "a row must be whole blocks", x)
-    return make_node("RESHAPE", x.dtype, sizes, x, view_of=x)
+    return make_node("RESHAPE", x.dtype, sizes, x, view_of=x, rank=len(ne))
 
 
 def reshape_like(x: Tensor, other: Tensor) -> Tensor:
     """`reshape` to the sizes of `other`. Equals ggml_reshape."""
-    return reshape(x, *other.ne)
+    return reshape(x, *other.ne[: len(other.shape)])
 
 
 def infer_ne(x: Tensor, ne: Sequence[Size], op: str) -> list[Size]:
@@ -70,7 +70,9 @@ def view(x: Tensor, ne: Sequence[Size], nb: Sequence[Size] = (), offset: Size = 
     require(whole, "VIEW", f"a row of {sizes[0]} elements must be whole blocks", x)
     if not multiple(offset, x.dtype.bytes):
         raise fail("VIEW", f"offset {offset} is not whole elements of {x.dtype.bytes} bytes", x)
-    node = make_node("VIEW", x.dtype, sizes, x, nb=strides, view_of=x, view_offs=offset)
+    node = make_node(
+        "VIEW", x.dtype, sizes, x, nb=strides, view_of=x, view_offs=offset, rank=len(ne)
+    )
     base = node.view_src
     assert base is not None
     if not is_at_most(node.view_offs + node.nbytes, base.nbytes):

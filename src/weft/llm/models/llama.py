@@ -117,6 +117,13 @@ class SubNormedGated(Gated):
         return RMS(step.config, w, "ffn_sub_norm", inside)
 
 
+# BitNet b1.58 2B4T (arXiv 2504.12285) and other files of bitnet.cpp: squared ReLU in place of SiLU.
+_BITNET_2B = Architecture(
+    RopeMode.NEOX, attention=SubNormedAttention(),
+    feed_forward=SubNormedGated(lambda gate, up: G.mul(squared_relu(gate), up)),
+)  # fmt: skip
+
+
 # DeciLM and Nemotron NAS (arXiv 2411.19146): LLaMA's blocks, of which a search over architectures
 # has changed some: fewer key heads, a matrix in place of attention, or nothing; a feed-forward
 # layer of another width, or none.
@@ -311,6 +318,8 @@ ARCHITECTURES = {
     "bitnet": Architecture(
         RopeMode.NEOX, attention=SubNormedAttention(), feed_forward=SubNormedGated(),
     ),
+    "bitnet-b1.58": _BITNET_2B,
+    "bitnet-25": _BITNET_2B,
     "deci": Deci(RopeMode.NORMAL),
     "nanbeige": Runs(RopeMode.NORMAL, configure_nanbeige),
     "granite": _GRANITE,

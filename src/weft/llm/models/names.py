@@ -164,6 +164,13 @@ def name_tensors(graph: Graph) -> None:
                 tensor.name = name or numbers[tensor]
 
 
+def product_name(weight: str, *, biased: bool) -> str:
+    """The name of what a weight such as `blk.3.attn_q.weight` makes, with its bias if `biased`."""
+    base, layer, _ = _parts(weight)
+    name = BIASED[base][1] if biased and base in BIASED else PRODUCTS.get(base, base)
+    return name + layer
+
+
 def own_name(theirs: str) -> str:
     """The name here of a tensor of llama.cpp."""
     base, space, views = theirs.partition(" (")

@@ -8,6 +8,9 @@ tasks.py               files of tasks with several answers
 choices.py             which answers a model chooses
 input_squares.py       sums of squares of what products read, while a model computes
 imatrix.py             importance matrices: measured, gone on with, merged; their figures
+tensor_log.py          reads logs of llama-eval-callback
+beside.py              which tensor of a run is the first that differs from a log
+layers.py              the same beside a model of transformers
 
 Perplexity, also of windows that overlap, is in `compute/perplexity.py`.
 """
@@ -18,6 +21,7 @@ from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from weft.llm.compute.perplexity import score_strided
+    from weft.llm.quality.beside import TensorComparison, TensorPair, compare_tensors
     from weft.llm.quality.choices import Score, TaskResult, score_blanks, score_choices
     from weft.llm.quality.divergence import (
         Estimate,
@@ -35,14 +39,18 @@ if TYPE_CHECKING:
     )
     from weft.llm.quality.kl import compare_with_file, compare_with_model, save_logits
     from weft.llm.quality.logits_file import LogitsFile
+    from weft.llm.quality.tensor_log import LoggedTensor, TensorLog, read_tensor_log
 
 __all__ = ["Estimate", "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "KLDivergence",
-           "KLStatistics", "LogitsFile", "Score", "Spread", "TaskResult", "TensorStatistics",
+           "KLStatistics", "LoggedTensor", "LogitsFile", "Score", "Spread", "TaskResult",
+           "TensorComparison", "TensorLog", "TensorPair", "TensorStatistics", "compare_tensors",
            "compare_with_file", "compare_with_model", "imatrix_statistics", "kl_statistics",
-           "save_logits", "score_blanks", "score_choices", "score_strided"]  # fmt: skip
+           "read_tensor_log", "save_logits", "score_blanks", "score_choices",
+           "score_strided"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.quality.choices": ("Score", "TaskResult", "score_blanks", "score_choices"),
+    "weft.llm.quality.beside": ("TensorComparison", "TensorPair", "compare_tensors"),
     "weft.llm.quality.divergence": (
         "Estimate", "KLDivergence", "KLStatistics", "Spread", "kl_statistics",
     ),
@@ -51,6 +59,7 @@ _HOMES = {
     ),
     "weft.llm.quality.kl": ("compare_with_file", "compare_with_model", "save_logits"),
     "weft.llm.quality.logits_file": ("LogitsFile",),
+    "weft.llm.quality.tensor_log": ("LoggedTensor", "TensorLog", "read_tensor_log"),
     "weft.llm.compute.perplexity": ("score_strided",),
 }  # fmt: skip
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

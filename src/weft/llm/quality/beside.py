@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ root mean square of differences over the root mean square of the values there.""
 OTHER_TOLERANCE = 0.015
 """The same for block types, whose products round activations, in each program in its own way."""
 GROWTH = 5.0
-"""A distance may also be the largest one before times this: layers make differences larger."""
+"""A distance may also be the largest one before the first difference times this: layers make
+differences larger."""
 
 _ROUNDED = 6e-5
 """The difference that four printed decimals allow."""
@@ -81,6 +83,8 @@ class TensorComparison:
     notes: list[str] = field(default_factory=list)
     """Differences of the inputs, and what else a reader has to know."""
     inputs_differ: bool = False
+    there: str = "the log"
+    """The other program."""
     about: str = ""
     """Lines about what was compared, and how large a distance may be."""
 
@@ -95,6 +99,9 @@ class TensorComparison:
         return bool(self.first or self.other_sizes or self.inputs_differ or not self.pairs)
 
     def __str__(self) -> str:
+        return f"{self.table()}\n{self.summary()}"
+
+    def summary(self) -> str:
         """The first difference with its figures, and what could not be compared."""
         first, n = self.first, sum(pair.differs for pair in self.pairs)
         lines = [*self.notes, self.about]
@@ -111,7 +118,7 @@ class TensorComparison:
         if self.other_sizes:
             lines.append(f"other sizes: {_listed(self.other_sizes)}")
         if self.only_theirs:
-            lines.append(f"only in the log: {_listed(self.only_theirs)}")
+            lines.append(f"only in {self.there}: {_listed(self.only_theirs)}")
         return "\n".join(lines)
 
     def table(self) -> str:
@@ -259,16 +266,24 @@ def _values(flat: NDArray[Any], ne: tuple[int, ...], logged: LoggedTensor) -> _V
 
 
 def compare_tensors(
-    context: Context, log: TensorLog, tokens: Sequence[int], glob: str = "*"
+    context: Context,
+    log: TensorLog,
+    tokens: Sequence[int],
+    glob: str = "*",
+    *,
+    there: str = "the log",
+    least: float = 0.0,
 ) -> TensorComparison:
     """Computes the prompt in the ubatches of the log, and compares the tensors that match `glob`,
     by their names here or there.
 
-    Where the log lists its tokens, these are computed; `tokens` are the prompt's here. Raises
-    ContextError if the log is of another number of tokens."""
+    Where the log lists its tokens, these are computed; `tokens` are the prompt's here. `there` is
+    what the log is of, `least` a distance that it allows. Raises ContextError if the log is of
+    another number of tokens."""
     model = context.model
     type_, bound = tolerance_of(model)
-    result = TensorComparison()
+    bound = max(bound, least)
+    result = TensorComparison(there=there)
     theirs = log.tokens if log.tokens is not None else list(tokens)
     if theirs != list(tokens):
         result.inputs_differ = True
@@ -345,7 +360,8 @@ def _compare(
     for number, tensor in enumerate(logged):
         own, seen = own_name(tensor.name), matches.get(number)
         if seen is not None:
-            before = max((p.distance for p in result.pairs if not p.differs), default=0.0)
+            sound = takewhile(lambda p: not p.differs, result.pairs)
+            before = max((p.distance for p in sound), default=0.0)
             pair = _pair(tensor, seen.values[number], run, bound, GROWTH * before)
             result.pairs.append(pair)
         elif (own, _kind(tensor.op)) not in sizes or any(number in s.values for s in watch.seen):

@@ -61,8 +61,13 @@ class TensorLog:
     cut: str = ""
     """The tensor in the middle of which the log ends; empty: it ends behind one."""
 
+    sizes: list[int] | None = None
+    """The number of tokens of each run, if something else than its tensors tells."""
+
     def n_tokens(self, run: int) -> int:
         """The number of tokens of a run, as its inputs or else the first of its tensors say."""
+        if self.sizes is not None:
+            return self.sizes[run]
         for tensor in self.runs[run]:
             for name, ne in tensor.sources:
                 if name.rpartition("#inp_")[2].partition("#")[0] in ("tokens", "inp_tokens"):

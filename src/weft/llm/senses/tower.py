@@ -16,6 +16,7 @@ from weft.frontends.models import open_mmproj as open_towers_at
 from weft.graph.tensor import Tensor
 from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
+from weft.llm.models.names import name_tensors
 from weft.llm.weights import Row, Weights, load_weights
 from weft.schedule.offload import OpOffloadLike
 
@@ -102,7 +103,9 @@ class AnyTower(ABC):
         """The graph from the patches of an image, or the spectrogram of a part of a sound, to rows
         f32 [n, n_out], called "rows"."""
         c, family = self.config, self.family
-        return G.Graph(family.forward(c, self.weights, family.inputs(c)).as_output("rows"))
+        graph = G.Graph(family.forward(c, self.weights, family.inputs(c)).as_output("rows"))
+        name_tensors(graph)
+        return graph
 
 
 def open_mmproj(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:

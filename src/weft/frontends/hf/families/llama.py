@@ -79,7 +79,10 @@ def _ternary(c: Config, name: str, values: Values) -> Named:
         scale = np.float32(1) / np.maximum(np.abs(x).mean(dtype=np.float32), np.float32(1e-5))
         return np.asarray(np.clip(np.rint(x * scale), -1, 1) / scale, np.float32)
 
-    yield name, values.through(rounded) if name.endswith("_proj.weight") else values
+    how = c.get("quantization_config") or {}
+    packed = how.get("quant_method") == "bitnet" and how.get("quantization_mode") != "online"
+    matrix = name.endswith("_proj.weight") and not packed
+    yield name, values.through(rounded) if matrix else values
 
 
 def head_keys(c: Config) -> Pairs:
@@ -370,7 +373,11 @@ FAMILIES = {
     "jais2": Family("jais2", head_keys, defaults=ROTARY, activation="relu2"),
     "bitnet": Family(
         "bitnet", _bitnet_keys, change=_ternary, vocab=sentencepiece, defaults=ROTARY,
-        activation="relu2",
+        variant=lambda c: "bitnet-b1.58" if c.get("hidden_act", "relu2") == "relu2" else "",
+    ),
+    "bitnet-b1.58": Family(
+        "bitnet-b1.58", head_keys, change=_ternary, vocab=llama, activation="relu2",
+        defaults={"rope_theta": 500000.0},
     ),
     "baichuan": Family(
         "baichuan", _layout, change=_packed, vocab=sentencepiece, defaults=ROTARY, adjacent=True,
