@@ -263,18 +263,6 @@ def test_remembered_values_are_taken(path: Path, cache: Path) -> None:
     }  # fmt: skip
 
 
-def test_files_that_are_no_models_are_left_to_their_command(
-    path: Path, cache: Path, tmp_path: Path
-) -> None:
-    with open_gguf(path) as file:
-        remember(file, "tiny", Tuned(threads=1), {})
-    graph = tmp_path / "graph.txt"
-    graph.write_text('weft graph 1\n%0 = input f32[4] "x"\n%1 = SQR(%0) f32[4] "y" flags=output\n')
-    assert "SQR" in done("explain", graph).stdout
-    arguments = load()
-    assert take_tuned(arguments, {}, graph) is None and arguments == load()
-
-
 @pytest.mark.parametrize(
     ("typed", "taken"),
     [

@@ -94,7 +94,7 @@ report.sliders = (data, state) => {
     reset.disabled = state.get("layout").planned;
     const { exact, rows } = state.get("layout");
     const sum = rows.filter((row) => row.buffer !== "prefixes").reduce((a, row) => a + row.bytes, 0);
-    total.textContent = `${exact ? "" : "at least "}${report.size(sum)} in all`;
+    total.textContent = `${exact ? "" : "at least "}${report.size(sum)} in all${report.draftsText(data)}`;
   };
   const bar = el(
     "section", { class: "sizes", "aria-label": "Sizes" },

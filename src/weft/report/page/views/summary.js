@@ -126,7 +126,7 @@ report.summaryText = (data, state) => {
     `${data.title}: ${data.model.architecture}, ${data.model.layers} layers (weft ${data.weft})`,
     `context ${report.count(at.ctx)}, ubatch ${report.count(Math.min(at.ub, at.ctx))}, `
       + `${report.plural(at.seqs, "sequence")}, cache types ${at.k} and ${at.v}`,
-    report.needsText(rows),
+    report.needsText(rows) + report.draftsText(data),
     "",
   ];
   // at other sizes the placement is the same, but not the bytes of copies that the lines have
@@ -144,6 +144,13 @@ report.needsText = (rows) => {
   const bytes = needed.reduce((sum, row) => sum + row.bytes, 0);
   const rest = needed.length < rows.length ? ", and more for prefixes of texts, if there is room" : "";
   return `needs ${report.size(bytes)} of memory${rest}`;
+};
+
+/** How much memory models that draft take beside; empty where there are none. */
+report.draftsText = (data) => {
+  const rooms = data.overview?.rooms ?? [];
+  const bytes = rooms.reduce((sum, room) => sum + (room.parts.drafts ?? 0), 0);
+  return bytes ? `; drafts take ${report.size(bytes)} more` : "";
 };
 
 /** Rows of memory as an aligned table of text. */
