@@ -30,7 +30,6 @@ from weft.llm.planning.explain import (
     plan_for,
 )
 from weft.llm.planning.options import LLM_OPTIONS, LLMPlanArguments
-from weft.llm.planning.overview import overview, overview_lines
 from weft.llm.prompts import prompt_ids, require_fits
 from weft.llm.senses.media import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -87,6 +86,9 @@ class TextModel:
         context = self.context
         senses, kept = self._open().senses, self._prefixes
         rows = memory_rows(context.plan, context.memory.scratch, kept)
+        # only here, as most programs need none of it
+        from weft.llm.planning.overview import overview, overview_lines
+
         about = overview(context.plan, rows, plan_for(context.plan, tokens))
         lines = [*overview_lines(about, width or 80), ""]
         lines += placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)

@@ -255,10 +255,14 @@ def _is_weight(leaf: Tensor) -> bool:
     return leaf.buffer is not None and leaf.buffer.usage == "weights"
 
 
+_WEIGHT = re.compile(r"(?:enc\.|dec\.)?((?:[va]\.)?)(?:blk\.(\d+)\.)?(.*)")
+_NAME = re.compile(r"(.*?)(-\d+)?((?: \(.*\))?)")
+
+
 @lru_cache(maxsize=1 << 14)
 def _parts(weight: str) -> tuple[str, str, str]:
     """Base, layer and kind of a weight: `blk.3.attn_q.bias` is `attn_q`, `-3`, `bias`."""
-    found = re.fullmatch(r"(?:enc\.|dec\.)?((?:[va]\.)?)(?:blk\.(\d+)\.)?(.*)", weight)
+    found = _WEIGHT.fullmatch(weight)
     assert found is not None
     base, _, kind = found[3].rpartition(".")
     if kind not in ("weight", "bias", "scale", "lora_a", "lora_b"):
@@ -269,7 +273,7 @@ def _parts(weight: str) -> tuple[str, str, str]:
 @lru_cache(maxsize=1 << 14)
 def split_name(name: str) -> tuple[str, str]:
     """A name without its layer, and the layer: `Qcur-3 (view)` is `Qcur (view)` and `-3`."""
-    found = re.fullmatch(r"(.*?)(-\d+)?((?: \(.*\))?)", name)
+    found = _NAME.fullmatch(name)
     assert found is not None
     return found[1] + found[3], found[2] or ""
 
