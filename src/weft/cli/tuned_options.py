@@ -10,7 +10,7 @@ from typing import Any
 from weft.errors import WeftError
 from weft.flags import FLAGS
 from weft.frontends.models import open_model
-from weft.llm.tuned import Tuned, find, tuned_file
+from weft.llm.tuned import Tuned, find, has_values
 
 _PLACES = ("devices", "n_gpu_layers", "place", "fit", "memory", "plan", "profile", "old_speeds")
 _THREADS = ("n_threads", "n_threads_batch", "cpu_mask", "cpu_range", "cpu_strict", "numa")
@@ -22,7 +22,7 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
 
     `typed` are the fields of `Load` as they were typed. None of the values changes a
     result."""
-    if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not tuned_file().exists():
+    if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not has_values():
         return None
     try:
         with open_model(model, whole=False) as file:

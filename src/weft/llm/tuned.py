@@ -82,6 +82,11 @@ def model_key(file: GGUFFile) -> str:
     return digest.hexdigest()[:24]
 
 
+def has_values(where: Path | None = None) -> bool:
+    """Whether values were remembered for any model."""
+    return any(entry.get("values") for entry in _entries(where or tuned_file()))
+
+
 def find(file: GGUFFile, where: Path | None = None) -> Tuned | None:
     """The values that were remembered for a model on this machine; None: none, or none that can be
     read."""
