@@ -166,9 +166,9 @@ class SavedPlan:
         devices = {}
         for i, (row, node) in enumerate(zip(rows, graph.nodes, strict=True)):
             theirs = tuple(row.get(k) for k in ("name", "op", "shape", "type"))
-            # files of before tensors had llama.cpp's names have numbers, and one for embeddings
-            older = theirs[0] in (f"node_{i}", "embd")
-            ours = (theirs[0] if older else node.name, node.op.name, shape_text(node), node.dtype.name)
+            # plans saved before tensors had llama.cpp's names have numbers, and one for embeddings
+            name = theirs[0] if theirs[0] in (f"node_{i}", "embd") else node.name
+            ours = (name, node.op.name, shape_text(node), node.dtype.name)
             if theirs != ours:
                 said, is_ = (" ".join(map(str, what)) for what in (theirs, ours))
                 self._fail(f"node {i} is {said}, but in the model's graph it is {is_}")
