@@ -227,6 +227,17 @@ def test_a_plan_file_is_followed(model: Model, saved: dict[str, Any], tmp_path: 
     )
 
 
+def test_plans_whose_nodes_have_numbers_for_names_fit(model: Model, saved: dict[str, Any]) -> None:
+    data = json.loads(json.dumps(saved))
+    for plan in (data, *data["smaller"]):
+        for i, row in enumerate(row for split in plan["splits"] for row in split["nodes"]):
+            row["name"] = f"node_{i}"
+    Context(model, plan=data)
+    data["splits"][0]["nodes"][1]["name"] = "node_7"
+    with pytest.raises(FormatError, match="node 1 is node_7"):
+        Context(model, plan=data)
+
+
 def test_nodes_of_a_plan_file_may_be_moved_by_hand(model: Model, saved: dict[str, Any]) -> None:
     nodes = [n for s in saved["splits"] for n in s["nodes"]]
     moved = next(n for n in nodes if n["op"] == "GLU" and n["device"] == "cpu")

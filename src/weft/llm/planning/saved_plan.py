@@ -171,7 +171,8 @@ class SavedPlan:
         devices = {}
         for i, (row, node) in enumerate(zip(rows, graph.nodes, strict=True)):
             theirs = tuple(row.get(k) for k in ("name", "op", "shape", "type"))
-            name = theirs[0] if theirs[0] == f"node_{i}" else node.name  # no name but its number
+            # plans saved before tensors had llama.cpp's names have numbers, and one for embeddings
+            name = theirs[0] if theirs[0] in (f"node_{i}", "embd") else node.name
             ours = (name, node.op.name, shape_text(node), node.dtype.name)
             if theirs != ours:
                 said, is_ = (" ".join(map(str, what)) for what in (theirs, ours))
