@@ -17,12 +17,12 @@ from weft.backends.cpu import ThreadOptions
 from weft.cli import tuned_options
 from weft.cli.bench_race import race
 from weft.cli.bench_tests import BenchTest
-from weft.cli.bench_tune import Report, Search
+from weft.cli.bench_tune import Report, Search, keep_speeds
 from weft.cli.tuned_options import take_tuned
 from weft.flags import FLAGS
 from weft.frontends.gguf import open_gguf
 from weft.llm import tuned as tuned_module
-from weft.llm.tuned import Tuned, find, remember
+from weft.llm.tuned import Tuned, find, measured, remember
 
 PP, TG = BenchTest(512, 0), BenchTest(0, 32)
 DEFAULTS = {"threads": 4, "threads_batch": 4, "ubatch": 512}
@@ -294,3 +294,28 @@ def test_run_takes_them_says_so_and_writes_the_same_text(path: Path, cache: Path
     assert said in after.stderr
     assert "tuned" not in before.stderr + without.stderr
     assert before.stdout == after.stdout == without.stdout
+
+
+# **** speeds that are kept ****
+
+
+def test_speeds_with_the_usual_options_are_kept(path: Path, cache: Path) -> None:
+    def row(n_prompt: int, n_gen: int, speed: float, depth: int = 0) -> dict[str, Any]:
+        test = BenchTest(n_prompt, n_gen, depth)
+        sizes = {"n_prompt": n_prompt, "n_gen": n_gen, "n_depth": depth, "avg_ts": speed}
+        return sizes | {"test": test.name, "model_filename": str(path)}
+
+    rows = [row(512, 0, 900.0), row(0, 128, 50.0), row(8, 0, 1.0), row(512, 128, 2.0),
+            row(0, 64, 3.0, 4096)]  # fmt: skip
+    for typed in ({"n_threads": 1}, {"devices": "reference,cpu"}):
+        keep_speeds([path], typed, rows)
+        assert not cache.exists()
+    keep_speeds([path], {}, rows)
+    with open_gguf(path) as file:
+        found = measured(file)
+        assert found is not None and found.speeds == {"pp512": 900.0, "tg128": 50.0}
+        assert find(file) is None  # there are no values to take
+        remember(file, "tiny", Tuned(ubatch=64), {})
+        keep_speeds([path], {}, rows)  # measured without that value
+        kept = measured(file)
+        assert kept is not None and not kept.speeds
