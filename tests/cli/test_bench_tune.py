@@ -231,6 +231,15 @@ def load() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", [b"weft graph 1\n", b"GGUF\3\0\0\0"])
+def test_speeds_alone_are_no_reason_to_open_the_model(
+    path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_gguf(path) as file:
+        remember(file, "tiny", Tuned(speeds={"tg128": 9.0}), {})
+    monkeypatch.setattr(tuned_options, "open_model", None)
+    assert cache.exists() and take_tuned(load(), {}, path) is None
+
+
 def test_files_that_are_no_models_have_no_values(
     path: Path, cache: Path, tmp_path: Path, text: bytes
 ) -> None:
