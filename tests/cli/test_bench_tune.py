@@ -230,7 +230,6 @@ def load() -> dict[str, Any]:
     return {"threads": ThreadOptions(), "n_ubatch": None}
 
 
-@pytest.mark.parametrize("text", [b"weft graph 1\n", b"GGUF\3\0\0\0"])
 def test_speeds_alone_are_no_reason_to_open_the_model(
     path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +239,7 @@ def test_speeds_alone_are_no_reason_to_open_the_model(
     assert cache.exists() and take_tuned(load(), {}, path) is None
 
 
+@pytest.mark.parametrize("text", [b"weft graph 1\n", b"GGUF\3\0\0\0"])
 def test_files_that_are_no_models_have_no_values(
     path: Path, cache: Path, tmp_path: Path, text: bytes
 ) -> None:
