@@ -195,7 +195,7 @@ class TorchModule:
         return results if spec is None else pytree.tree_unflatten(results, spec)
 
     def _call_with(self, flat: Sequence[Any]) -> _Call:
-        """What calls with arguments of these types and shapes do, kept from the last of them."""
+        """The steps of a call with arguments of these types and shapes, kept from call to call."""
         key = _signature(flat)
         if self._session is not None and self._calls_of is self._session.bound:
             known = self._calls.get(key)
@@ -303,7 +303,7 @@ _MAX_CALLS = 16
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What all calls with arguments of the same types and shapes do."""
+    """The steps that all calls with arguments of the same types and shapes share."""
 
     values: dict[str, int]
     """The values of symbols."""
