@@ -239,11 +239,13 @@ def _is_core(program: ExportedProgram, table: Mapping[Any, Any]) -> bool:
         if is_traceable_wrapper_subclass(node.meta.get("val")):
             return False  # a quantized weight is taken apart
         if node.op != "call_function" or node.target is operator.getitem:
-            return node.op != "get_attr"
+            return str(node.op) != "get_attr"
         op = node.target
         if not isinstance(op, torch._ops.OpOverload) or op in table or op._schema.is_mutable:
             return False
-        composite = op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        composite: bool = op.has_kernel_for_dispatch_key(
+            torch._C.DispatchKey.CompositeImplicitAutograd
+        )
         return find_visitor(op) is not None and (op in whole or not composite)
 
     return all(map(stays, program.graph.nodes))
