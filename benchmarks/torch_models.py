@@ -1,12 +1,16 @@
-"""`weft.from_torch` against eager PyTorch and inductor, on models of transformers.
+"""`weft.from_torch` against eager PyTorch, inductor, ONNX Runtime and OpenVINO, on models of
+transformers.
 
-    python benchmarks/torch_models.py [--only vit,swin] [--rounds 5] [--no-inductor]
+    python benchmarks/torch_models.py [--only vit_tiny,levit] [--peers eager,openvino] [--threads 2]
 
-Weights are random, so nothing is downloaded. One thread; the engines take turns, an untimed call
-each, then rounds of as many calls as fit in 0.3 s. Times are those of the processor, so that other
-programs on the machine count little. A ratio above 1 means that weft is faster. `apart` is the
+Weights are random, so nothing is downloaded. All engines compute in float32 with the same number of
+threads (one, unless `--threads` says otherwise) and take turns: an untimed call each, then rounds
+of as many calls as fit in 0.3 s. Times of one thread are those of the processor, so that other
+programs on the machine count little; times of several are those of the clock. `best peer / weft`
+is the time of the fastest peer over the time of weft: above 1, weft is faster. `apart` is the
 largest difference from eager's result, in parts of its largest number. Needs torch, transformers
-and, for inductor, a C++ compiler.
+and, for inductor (mode max-autotune), a C++ compiler; ONNX Runtime and OpenVINO are peers where
+they are installed (`pip install onnxruntime onnx onnxscript openvino`).
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 warnings.simplefilter("ignore")
@@ -28,6 +34,7 @@ import weft  # noqa: E402
 from weft.backends import make_backend  # noqa: E402
 
 Made = tuple[torch.nn.Module, torch.Tensor]
+Call = Callable[[torch.Tensor], Any]
 TEXT = {"vocab_size": 2000, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 
 
@@ -91,66 +98,135 @@ MODELS: dict[str, Callable[[], Made]] = {
 }  # fmt: skip
 
 
+def eager(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
+    return module
+
+
+def inductor(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
+    return torch.compile(module, mode="max-autotune")
+
+
+def onnx_runtime(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
+    import onnxruntime
+
+    model = torch.onnx.export(module, (x,), dynamo=True, verbose=False).model_proto
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    name = session.get_inputs()[0].name
+    return lambda x: session.run(None, {name: x.numpy()})[0]
+
+
+def openvino(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
+    import openvino as ov
+
+    model = ov.convert_model(torch.export.export(module, (x,)))
+    settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    compiled = ov.compile_model(model, "CPU", settings | exact)
+    return lambda x: compiled([x.numpy()])[0]
+
+
+PEERS: dict[str, tuple[str, Callable[[torch.nn.Module, torch.Tensor, int], Call], list[str]]] = {
+    "eager": ("eager", eager, []),
+    "inductor": ("inductor", inductor, []),
+    "onnxruntime": ("ONNX Runtime", onnx_runtime, ["onnxruntime", "onnx", "onnxscript"]),
+    "openvino": ("OpenVINO", openvino, ["openvino"]),
+}
+"""Title, maker and packages of each peer."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="names, separated by commas")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", help=f"names, separated by commas, of {', '.join(MODELS)}")
+    parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each engine (1)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-inductor", action="store_true")
     args = parser.parse_args()
-    names = args.only.split(",") if args.only else list(MODELS)
-    if unknown := [name for name in names if name not in MODELS]:
-        parser.error(f"--only has {', '.join(unknown)}; choose from {', '.join(MODELS)}")
-    torch.set_num_threads(1)
+    names = chosen(parser, "--only", args.only, MODELS)
+    peers = [peer for peer in chosen(parser, "--peers", args.peers, PEERS) if is_there(peer)]
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    print("| model | weft ms | eager ms | inductor ms | eager/weft | inductor/weft | apart |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    packages = ["torch", "transformers", *(p for peer in peers for p in PEERS[peer][2])]
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    print(f"{args.threads} thread(s), float32; {versions}\n")
+    titles = ["weft", *(PEERS[peer][0] for peer in peers)]
+    print(f"| model | {' | '.join(f'{t} ms' for t in titles)} | best peer / weft | apart |")
+    print(f"|---|{'---|' * len(titles)}---|---|", flush=True)
     for name in names:
-        print(row(name, args.rounds, not args.no_inductor), flush=True)
+        print(row(name, peers, args.rounds, args.threads), flush=True)
 
 
-def row(name: str, rounds: int, inductor: bool) -> str:
+def chosen(
+    parser: argparse.ArgumentParser, option: str, given: str | None, known: Iterable[str]
+) -> list[str]:
+    """The names that an option has, or all; ends the program where one is unknown."""
+    names = given.split(",") if given else list(known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"{option} has {', '.join(unknown)}; choose from {', '.join(known)}")
+    return names
+
+
+def is_there(peer: str) -> bool:
+    """Whether the packages of a peer are installed; says on standard error which are not."""
+    title, _, packages = PEERS[peer]
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        print(f"{title} is left out: pip install {' '.join(missing)}", file=sys.stderr)
+    return not missing
+
+
+def row(name: str, peers: Sequence[str], rounds: int, threads: int) -> str:
     module, x = MODELS[name]()
     module.eval()
-    engines: dict[str, Callable[[torch.Tensor], Any]] = {"eager": module}
+    backend = make_backend("cpu", n_threads=threads)
+    engines: dict[str, Call] = {}
     try:
-        engines["weft"] = weft.from_torch(module, (x,), devices=[make_backend("cpu", n_threads=1)])
+        engines["weft"] = weft.from_torch(module, (x,), devices=[backend])
+        engines["weft"](x)
     except Exception as e:
         return f"| {name} | {type(e).__name__}: {str(e)[:80]} |"
-    if inductor:
-        engines["inductor"] = torch.compile(module)
     with torch.no_grad():
-        for key in list(engines):
+        for key in peers:
             try:
-                engines[key](x)
+                engine = PEERS[key][1](module, x, threads)
+                engine(x)
+                engines[key] = engine
             except Exception as e:
-                print(f"{name}: {key} failed: {str(e)[:200]}", file=sys.stderr)
-                del engines[key]
-        expected, got = (torch.as_tensor(engines[key](x)) for key in ("eager", "weft"))
+                print(f"{name}: {PEERS[key][0]} failed: {str(e)[:200]}", file=sys.stderr)
+        expected, got = (torch.as_tensor(run(x)) for run in (module, engines["weft"]))
         apart = float((expected - got).abs().max() / expected.abs().max())
-        times = timed(engines, x, rounds)
-    ms = [
-        f"{times[key] * 1e3:.2f}" if key in times else "-" for key in ("weft", "eager", "inductor")
-    ]
-    ratios = [f"{times[key] / times['weft']:.2f}x" if key in times else "-"
-              for key in ("eager", "inductor")]  # fmt: skip
-    return f"| {name} | {' | '.join([*ms, *ratios])} | {apart:.1e} |"
+        times = timed(engines, x, rounds, threads)
+    ms = [f"{times[key] * 1e3:.2f}" if key in times else "-" for key in ("weft", *peers)]
+    ratio = "-"
+    if best := min((key for key in times if key != "weft"), key=times.__getitem__, default=""):
+        ratio = f"{times[best] / times['weft']:.2f}x ({PEERS[best][0]})"
+    return f"| {name} | {' | '.join(ms)} | {ratio} | {apart:.1e} |"
 
 
-def timed(engines: dict[str, Callable[..., Any]], x: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Median seconds of the processor for a call of each engine."""
+def timed(
+    engines: Mapping[str, Call], x: torch.Tensor, rounds: int, threads: int
+) -> dict[str, float]:
+    """Median seconds of a call of each engine: of the processor for one thread, else of the
+    clock."""
+    clock = time.process_time if threads == 1 else time.perf_counter
     samples: dict[str, list[float]] = {key: [] for key in engines}
     for number in range(rounds):
         for key in list(engines)[:: -1 if number % 2 else 1]:
             engines[key](x)
-            samples[key].append(statistics.mean(calls(engines[key], x)))
+            samples[key].append(statistics.mean(calls(engines[key], x, clock)))
     return {key: statistics.median(values) for key, values in samples.items()}
 
 
-def calls(run: Callable[..., Any], x: torch.Tensor, seconds: float = 0.3) -> Iterator[float]:
-    end = time.process_time() + seconds
-    while (start := time.process_time()) < end:
+def calls(
+    run: Call, x: torch.Tensor, clock: Callable[[], float], seconds: float = 0.3
+) -> Iterator[float]:
+    end = clock() + seconds
+    while (start := clock()) < end:
         run(x)
-        yield time.process_time() - start
+        yield clock() - start
 
 
 if __name__ == "__main__":

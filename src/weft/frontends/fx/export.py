@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch._decomp import get_decompositions
 from torch.export import ExportedProgram, default_decompositions
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from weft.errors import ProgramError
 from weft.frontends.fx.registry import find_visitor
@@ -228,6 +230,27 @@ def _drawing(table: dict[Any, Any]) -> list[Any]:
     return [op for op in drawing if all(a.name != "dropout" for a in op._schema.arguments)]
 
 
+def _is_core(program: ExportedProgram, table: Mapping[Any, Any]) -> bool:
+    """Whether decomposing by `table` would change nothing. It traces the program once more, which
+    takes longer than all else of a conversion."""
+    whole = _decompositions().keys() - table.keys()
+
+    def stays(node: torch.fx.Node) -> bool:
+        if is_traceable_wrapper_subclass(node.meta.get("val")):
+            return False  # a quantized weight is taken apart
+        if node.op != "call_function" or node.target is operator.getitem:
+            return str(node.op) != "get_attr"
+        op = node.target
+        if not isinstance(op, torch._ops.OpOverload) or op in table or op._schema.is_mutable:
+            return False
+        composite: bool = op.has_kernel_for_dispatch_key(
+            torch._C.DispatchKey.CompositeImplicitAutograd
+        )
+        return find_visitor(op) is not None and (op in whole or not composite)
+
+    return all(map(stays, program.graph.nodes))
+
+
 def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedProgram:
     """The program without in-place ops, in core ops and the ops of `kept_whole`; with `host`, what
     PyTorch computes faster stays whole, too."""
@@ -237,6 +260,8 @@ def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedPro
     table.update(
         get_decompositions([op for op in _NOT_CORE if not host or op not in _FASTER_WHOLE])
     )
+    if _is_core(program, table):
+        return program
     program = program.run_decompositions(table)
     if any(n.target is torch.ops.higher_order.with_effects for n in program.graph.nodes):
         program = _remove_effect_tokens(program)

@@ -1,0 +1,79 @@
+"""Programs are traced a second time only where decomposing them changes something."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import weft  # noqa: E402
+from weft.frontends.fx.export import core_program, kept_whole  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+X = torch.arange(8.0).reshape(2, 4) / 8
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = torch.nn.LayerNorm(4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.nn.functional.gelu(self.linear(self.norm(x)))
+        y.tanh()  # a result that nothing reads
+        return x + y, y.split(2, dim=1)[1].softmax(-1)
+
+
+def written(x: Any) -> Any:
+    y = x * 2
+    y.add_(1)
+    return y
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "block": (Block(), True),
+    "layer": (torch.nn.Linear(4, 3), True),
+    "view": (lambda x: x.reshape(-1), False),
+    "in place": (written, False),
+    "to decompose": (lambda x: torch.nn.functional.pad(x, (1, 1)), False),
+    "on the host": (lambda x: torch.linalg.inv(x @ x.T) + x.sum(), False),
+    "of blocks": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), False),
+}
+
+
+def ops(program: Any) -> list[str]:
+    return [str(n.target) for n in program.graph.nodes if n.op == "call_function" and n.users]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_in_core_ops_stays_itself(name: str) -> None:
+    function, is_core = PROGRAMS[name]
+    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
+    if module is not function:
+        module.forward = function
+    program = torch.export.export(module.eval(), (X,))
+    core = core_program(program, host=True)
+    assert (core is program) == is_core
+    table = torch.export.default_decompositions()
+    for op in kept_whole():
+        del table[op]
+    same = ops(program.run_decompositions(table)) == ops(program)
+    assert same or not is_core
+    if name != "of blocks":
+        weft_results = weft.from_torch(program)(X)
+        torch.testing.assert_close(weft_results, module(X), rtol=1e-4, atol=1e-4)
+
+
+def test_an_op_defined_later_is_in_the_table() -> None:
+    before = kept_whole()
+    with torch.library._scoped_library("weft_test_export", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        module = torch.nn.Module()
+        module.forward = lambda x: torch.ops.weft_test_export.twice(x) + 1
+        program = torch.export.export(module, (X,))
+        assert "weft_test_export.twice.default" not in ops(core_program(program))
+        torch.testing.assert_close(weft.from_torch(program, host=False)(X), X * 2 + 1)
+    assert kept_whole() == before
