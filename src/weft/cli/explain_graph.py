@@ -25,6 +25,7 @@ from weft.graph.text import parse_graph
 from weft.schedule import Candidate, CostOptions, Profile, Schedule, load_profile
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.explain import table_lines
+from weft.schedule.offload import op_offload_for
 
 _KIND = HEADER.rpartition(" ")[0].encode()
 """The beginning of a graph as text, in any version of the format."""
@@ -85,8 +86,8 @@ def explain_graph(
         profile = load_profile(profile)
     cost = None if profile is None or load["policy"] != "cost" else CostOptions(profile)
     plan = plan_graph(
-        graph, backends, policy=load["policy"], assign=assign, op_offload=load["op_offload"],
-        cost=cost, rewrites=load["rewrites"],
+        graph, backends, policy=load["policy"], assign=assign,
+        op_offload=op_offload_for(backends, load["op_offload"]), cost=cost, rewrites=load["rewrites"],
     )  # fmt: skip
     if own.save is not None:
         raise ScheduleError("--save is for models: `weft run --plan` takes no graph; use --json")
