@@ -87,7 +87,8 @@ def explain_graph(
     cost = None if profile is None or load["policy"] != "cost" else CostOptions(profile)
     plan = plan_graph(
         graph, backends, policy=load["policy"], assign=assign,
-        op_offload=op_offload_for(backends, load["op_offload"]), cost=cost, rewrites=load["rewrites"],
+        op_offload=op_offload_for(backends, load["op_offload"]), cost=cost,
+        rewrites=load["rewrites"],
     )  # fmt: skip
     if own.save is not None:
         raise ScheduleError("--save is for models: `weft run --plan` takes no graph; use --json")
