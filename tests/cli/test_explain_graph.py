@@ -98,6 +98,8 @@ def test_a_report_of_a_graph(row: str, tmp_path: Path) -> None:
         (("--place", "n0=gpu"), "--place n0=gpu: the devices are cpu"),
         (("--place", "z=cpu"), "no tensor of the graph has such a name"),
         (("--node", "n44"), "no tensor whose name matches 'n44'; did you mean n4"),
+        (("--node", "W2"), "no tensor whose name matches 'W2'; did you mean w2"),
+        (("--node", "zz*"), "no tensor whose name matches 'zz*'; some are x, w2, w4, w6, n0, n1"),
         (("--policy", "cost"), "needs a machine profile"),
         (("--save", "plan.json"), "--save is for models"),
         (("--passes", "--why", "n0"), "give only one of"),
@@ -119,6 +121,24 @@ def test_a_graph_that_cannot_be_read(tmp_path: Path) -> None:
     assert "graph text, line 2: uses %1 before its line" in refused("explain", str(path))
     path.write_text("weft graph 2\n")
     assert "must start with the line 'weft graph 1'" in refused("explain", str(path))
+
+
+def test_rules_of_op_offload_hold_for_graphs(row: str) -> None:
+    place = ("explain", row, *DESKTOP, "--brief", "--op-offload-min-batch")
+    assert "split 1: gpu, nodes 2..3" in ok(*place, "2")
+    assert "split 0: cpu, nodes 0..7" in ok(*place[:-1], "--no-op-offload")
+    assert "not one of gpu, cpu" in refused(*place, "tpu=2")
+
+
+def test_the_record_of_single_tensors(row: str) -> None:
+    """`--node` chooses among the steps of `--json`, too."""
+    data = json.loads(ok("explain", row, *DESKTOP, "--node", "n4", "--json"))
+    (number,) = (t["id"] for t in data["tensors"] if t["name"] == "n4")
+    changes = [one for step in data["steps"] for one in step["changes"]]
+    asked = [one for step in data["steps"] for one in step["questions"]]
+    assert {one["tensor"] for one in changes} == {number}
+    assert asked and all(number in (one["tensor"], one["about"]) for one in asked)
+    assert "no tensor whose name matches 'z'" in refused("explain", row, "--node", "z", "--json")
 
 
 def test_each_pass_of_a_model() -> None:

@@ -215,6 +215,12 @@ def test_the_passes_step_by_step(open_page: Any, two_devices: tuple[Path, dict[s
     assert any(q["tensor"] == refused for q in passes["steps"][step - 1]["questions"])
     again = show(open_page, path, page.evaluate("location.hash.slice(1)"))
     assert again.locator(".pass-story").inner_text() == story
+    for address, there in (("3.7", "3"), ("3/%E0%A4%A", "3"), ("99", str(len(passes["steps"])))):
+        odd = show(open_page, path, f"passes/{address}")
+        assert odd.evaluate("location.hash") == f"#passes/{there}"
+    legend = page.locator("#panel-passes .legend").inner_text()
+    for letter, device in zip(passes["letters"], passes["devices"], strict=True):
+        assert f"{letter} {device}" in legend  # as on the command line
 
 
 @pytest.mark.parametrize("by", ["cause", pytest.param("op", marks=pytest.mark.part("pages"))])

@@ -337,3 +337,6 @@ def test_letters_differ() -> None:
     devices = [gpu("cuda"), gpu("gaudi"), Stub("blas", "ACCEL", memory=host), cpu(memory=host)]
     passes = passes_of(schedule(chain("?", {}), devices))
     assert passes.letters == {"cuda": "G", "gaudi": "A", "blas": "B", "cpu": "C"}
+    many = passes_of(schedule(chain("?", {}), [*(gpu(f"d{i}") for i in range(99)), cpu()]))
+    letters = list(many.letters.values())
+    assert letters.count("*") > 30 and len(set(letters)) == 100 - letters.count("*") + 1

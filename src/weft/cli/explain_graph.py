@@ -25,11 +25,23 @@ from weft.graph.text import parse_graph
 from weft.schedule import Candidate, CostOptions, Profile, Schedule, load_profile
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.explain import table_lines
+from weft.schedule.offload import op_offload_for
 
 _KIND = HEADER.rpartition(" ")[0].encode()
 """The beginning of a graph as text, in any version of the format."""
 _USED = (
-    *("devices", "place", "policy", "profile", "rewrites", "machine", "why", "brief", "nodes"),
+    *(
+        "devices",
+        "place",
+        "policy",
+        "profile",
+        "rewrites",
+        "op_offload",
+        "machine",
+        "why",
+        "brief",
+        "nodes",
+    ),
     *("as_json", "as_mermaid", "as_dot", "passes", "node", "html", "save"),
 )
 """The options that graphs have, too."""
@@ -74,8 +86,10 @@ def explain_graph(
         profile = load_profile(profile)
     cost = None if profile is None or load["policy"] != "cost" else CostOptions(profile)
     plan = plan_graph(
-        graph, backends, policy=load["policy"], assign=assign, cost=cost, rewrites=load["rewrites"]
-    )
+        graph, backends, policy=load["policy"], assign=assign,
+        op_offload=op_offload_for(backends, load["op_offload"]), cost=cost,
+        rewrites=load["rewrites"],
+    )  # fmt: skip
     if own.save is not None:
         raise ScheduleError("--save is for models: `weft run --plan` takes no graph; use --json")
     if own.html is not None:
@@ -106,7 +120,7 @@ def show(schedule: Schedule, own: Shown, considered: Sequence[Candidate] = ()) -
         width = out.width if out.is_terminal else None
         if own.as_json:
             plans = [one.to_json() for one in considered]
-            print(json.dumps(passes.to_dict() | {"plans": plans}, indent=1))
+            print(json.dumps(passes.to_dict(own.node) | {"plans": plans}, indent=1))
             return True
         text = passes.text(width, node=own.node, fold=not own.nodes)
         if considered and own.node is None:

@@ -19,7 +19,7 @@ from weft.schedule.describe import name_of
 from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text
 from weft.schedule.parts import Candidate
-from weft.schedule.passes_text import passes_lines, story_lines
+from weft.schedule.passes_text import only_about, passes_lines, story_lines
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, cut
 
@@ -117,13 +117,13 @@ class Passes:
     @property
     def letters(self) -> dict[str, str]:
         """A letter for each device: C for the last, G for the first GPU, one of its name for each
-        of the others."""
+        of the others; a star where all letters are taken."""
         letters = {self.devices[-1]: "C"}
         kinds = {b.name: b.kind for b in self.schedule.backends}
         for name in self.devices[:-1]:
             first = "G" if kinds[name] == "GPU" else ""
             free = [c for c in first + name.upper() + _LETTERS if c.isalnum()]
-            letters[name] = next(c for c in free if c not in letters.values())
+            letters[name] = next((c for c in free if c not in letters.values()), "*")
         return {name: letters[name] for name in self.devices}
 
     @property
@@ -148,14 +148,17 @@ class Passes:
         lines = passes_lines(self.to_dict(), width, fold=fold, candidates=self.candidates)
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, node: str | None = None) -> dict[str, Any]:
         """Plain data: `format`, `devices`, `letters`, `tensors`, `steps`, `splits`, `copies`,
-        `rewired` and `candidates`. Tensors are numbered, leaves first."""
+        `rewired` and `candidates`. Tensors are numbered, leaves first.
+
+        The steps have the changes and questions about tensors whose names match the glob `node`;
+        None: all. Raises ScheduleError for a glob that matches nothing."""
         ids = {tensor: i for i, tensor in enumerate(self.tensors)}
         copies = {one.copy: i for i, one in enumerate(self.copies)}
         nodes = {node: i for i, node in enumerate(self.schedule.graph.nodes)}
         types = Devices(self.schedule.backends)
-        return {
+        data = {
             "format": FORMAT,
             "devices": list(self.devices),
             "letters": list(self.letters.values()),
@@ -185,6 +188,9 @@ class Passes:
             ],
             "candidates": [one.to_json() for one in self.candidates],
         }  # fmt: skip
+        if node is not None:
+            only_about(data, node)
+        return data
 
 
 def _tensor_data(

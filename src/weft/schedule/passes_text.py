@@ -66,16 +66,33 @@ def passes_lines(
 def story_lines(data: _Data, glob: str, width: int | None = None) -> list[str]:
     """The story of the tensors whose names match `glob`: each question, each answer, each device
     and cause. Raises ScheduleError for a glob that matches nothing."""
-    names = [t["name"] for t in data["tensors"]]
-    chosen = [t for t in data["tensors"] if fnmatchcase(t["name"], glob)]
-    if not chosen:
-        near = get_close_matches(glob, names, 3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ScheduleError(f"the graph has no tensor whose name matches {glob!r}{hint}")
     lines: list[str] = []
-    for tensor in chosen:
+    for tensor in _chosen(data, glob):
         lines += ["", *_story(data, tensor, width)] if lines else _story(data, tensor, width)
     return lines
+
+
+def only_about(data: dict[str, Any], glob: str) -> None:
+    """Takes out of the steps what concerns no tensor whose name matches `glob`. Raises
+    ScheduleError for a glob that matches nothing."""
+    about = {tensor["id"] for tensor in _chosen(data, glob)}
+    for step in data["steps"]:
+        step["changes"] = [one for one in step["changes"] if one["tensor"] in about]
+        step["questions"] = [
+            one for one in step["questions"] if about & {one["tensor"], one["about"]}
+        ]
+
+
+def _chosen(data: _Data, glob: str) -> list[_Data]:
+    """The tensors whose names match `glob`. Raises ScheduleError where there are none."""
+    chosen = [t for t in data["tensors"] if fnmatchcase(t["name"], glob)]
+    if not chosen:
+        names = list(dict.fromkeys(t["name"] for t in data["tensors"]))
+        lower = {name.lower(): name for name in names}
+        near = [lower[name] for name in get_close_matches(glob.lower(), lower, 3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"some are {', '.join(names[:6])}"
+        raise ScheduleError(f"the graph has no tensor whose name matches {glob!r}; {hint}")
+    return chosen
 
 
 # -- tables ----------------------------------------------------------------------------------------

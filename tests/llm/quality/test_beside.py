@@ -215,6 +215,15 @@ def test_a_file_that_ends_anywhere_has_no_false_difference(encoding: str, tmp_pa
         assert found.pairs and not found.differs, (end, str(found))
 
 
+def test_rows_behind_dots_have_no_place_where_the_end_is_missing() -> None:
+    head = "common_debug_cb_eval: x = (f32) ADD(a{2, 9, 1, 1}, }) = {2, 9, 1, 1}"
+    lines = [head, "[", "[", "[ 1.0, 2.0 ],", "...,", "[ 7.0, 8.0 ],"]
+    whole = [*lines, "[ 9.0, 9.5 ],", "],", "]", "sum = 3.0"]
+    assert parse_tensor_log(lines).runs[0][0].values.tolist() == [1, 2]
+    assert parse_tensor_log([*lines, head]).runs[0][0].values.tolist() == [1, 2]
+    assert parse_tensor_log(whole).runs[0][0].places[:, 1].tolist() == [0, 0, 7, 7, 8, 8]
+
+
 @pytest.mark.parametrize(
     "sizes", ["9" * 5000 + ", 1, 1, 1", "99999999999999999999", ", ", "1, 2, 3, 4, 5"]
 )

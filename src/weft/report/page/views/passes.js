@@ -160,7 +160,7 @@ report.passStates = (record) => {
 report.passCells = (board, record, local) => {
   const { el } = report;
   const states = report.passStates(record);
-  const letters = report.passLetters(record.devices);
+  const { letters } = record;
   const cells = [];
   const begins = new Set(record.splits.map((split) => split.nodes[0]));
   const row = (name, tensors) => el("div", { class: "pass-row" }, el("span", { class: "soft pass-row-name", text: name }),
@@ -197,16 +197,6 @@ report.passCells = (board, record, local) => {
       }
     },
   };
-};
-
-/** One letter for each device, as far as the letters of their names go. */
-report.passLetters = (names) => {
-  const taken = new Set();
-  return names.map((name) => {
-    const letter = [...name.toUpperCase(), ..."ABCDEFGHIJKLMNOPQRSTUVWXYZ"].find((c) => /[A-Z0-9]/.test(c) && !taken.has(c)) || "*";
-    taken.add(letter);
-    return letter;
-  });
 };
 
 /** Nodes in rows: one row for each layer, by the number at the end of names. */
@@ -315,7 +305,10 @@ report.passStory = (record, id, local) => {
       type: "button", class: "link", text: `step ${number + 1}, ${report.passName(step)}`, onclick: () => local.set({ step: number }),
     });
     const said = [
-      ...asked.map((one) => el("li", { text: `${one.device} ${one.question}: ${one.answer ? "yes" : "no"}${one.reason ? `, ${one.reason}` : ""}` })),
+      ...asked.map((one) => el("li", {
+        text: `${one.device} ${one.question}${one.about === null ? "" : `, where ${record.tensors[one.about].name} is`}: `
+          + `${one.answer ? "yes" : "no"}${one.reason ? `, ${one.reason}` : ""}`,
+      })),
       ...changes.map((one) => el("li", {}, el("strong", { text: `${one.was || "no device"} → ${one.now || "no device"}` }),
         ` because ${one.meaning} (${one.cause})${one.over ? `, instead of ${one.over}` : ""}`)),
     ];
