@@ -156,7 +156,9 @@ def test_speeds_that_were_measured_or_calibrated_here_are_found(model: Model, ca
     assert sentences(about(plan))[3] == (
         f"Speed: about 42 tokens/s for answers and 700 tokens/s for prompts, {how}."
     )
-    # other types of cached values have other speeds
+    # other types of cached values, and other numbers of threads, have other speeds
+    fewer = about(prepare(model, n_ctx=64, n_threads=77)).speed
+    assert fewer is not None and fewer.how == calibrated.how
     other = about(prepare(model, n_ctx=64, type_k="q8_0", type_v="q8_0")).speed
     assert other is not None and other.how == calibrated.how
     kept_profile().write_text("damaged")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weft.backends.base import UsesThreads
+from weft.backends.cpu.threads import ThreadOptions
 from weft.errors import ScheduleError, WeftError
 from weft.flags import FLAGS
 from weft.llm.cache.kv_cache import CacheTypes
@@ -91,6 +93,10 @@ def _measured(plan: ContextPlan) -> Speed | None:
     found = measured(plan.model.file) if usual else None
     if found is None or not found.speeds:
         return None
+    cpu = plan.backends[0]
+    asked = ThreadOptions(n_threads=found.threads, n_threads_batch=found.threads_batch).resolved()
+    if isinstance(cpu, UsesThreads) and (cpu.n_threads, cpu.n_threads_batch) != asked:
+        return None  # measured with other numbers of threads
     each = {test[:2]: speed for test, speed in found.speeds.items()}
     answer = each.get("tg") if plan.model.writes else None
     if answer is None and "pp" not in each:
