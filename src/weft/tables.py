@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -18,6 +19,12 @@ def size_text(nbytes: float, digits: int = 2) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.{digits}f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.{digits}f} TiB"
+
+
+def any_layer(text: str) -> str:
+    """A text in which `*` stands for numbers of layers: `blk.3.ffn_up.weight` is
+    `blk.*.ffn_up.weight`, `kq-3` is `kq-*`, `cache_k_l3` is `cache_k_l*`."""
+    return re.sub(r"(?<=[._-])\d+|(?<=_l)\d+", "*", text)
 
 
 def text_table(

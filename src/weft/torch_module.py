@@ -318,7 +318,7 @@ class _Call:
 def _signature(flat: Sequence[Any]) -> tuple[Any, ...]:
     """A key that is equal for arguments of the same types and shapes, and equal numbers."""
     return tuple(
-        (arg.shape, arg.dtype, arg.device) if isinstance(arg, torch.Tensor)
+        (arg.shape, arg.dtype, arg.device, arg.layout) if isinstance(arg, torch.Tensor)
         else (type(arg), arg) if isinstance(arg, _LEAVES) else object()
         for arg in flat
     )  # fmt: skip
@@ -345,6 +345,8 @@ def _check_kind(port: Input, arg: Any) -> None:
                 f"argument {port.name} is {arg.dtype} with {arg.dim()} dimensions; the program "
                 f"was exported for {port.dtype} with {len(port.shape)}"
             )
+        if arg.layout is not torch.strided:
+            raise ProgramError(f"argument {port.name} is {arg.layout}; pass its to_dense()")
         if arg.device.type != "cpu":
             raise ProgramError(f"argument {port.name} is on {arg.device}; pass it on the cpu")
     elif port.size is not None:

@@ -18,6 +18,7 @@ from weft.execute import profile_trace
 from weft.execute.profile import Line, Profile
 from weft.execute.profile_table import heading, op_rows, plain, tensor_rows
 from weft.graph import Graph
+from weft.tables import any_layer
 
 PEAKS = Peaks(2, "avx2", read=10e9, int8=400e9, f32=100e9, bf16=None)
 
@@ -85,6 +86,15 @@ def test_layers_are_added_up_by_tensor() -> None:
     assert names.count("blk.*.w") == 1
     line_of_w = next(line for line in profile.by_tensor() if line.name == "blk.*.w")
     assert line_of_w.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [("blk.13.attn_q2.weight", "blk.*.attn_q2.weight"), ("kq-3 (view)", "kq-* (view)"),
+     ("cache_k_l12", "cache_k_l*"), ("logits", "logits")],
+)  # fmt: skip
+def test_numbers_of_layers(name: str, want: str) -> None:
+    assert any_layer(name) == want
 
 
 def test_several_sessions_record_into_one_profile() -> None:

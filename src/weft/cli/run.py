@@ -114,14 +114,16 @@ def run(
     most = most_tokens(own.max_tokens)
     if text is not None and own.prompt is not None:
         raise ContextError("give the prompt as an argument or with -p, not both")
+    if own.beside is not None and own.html is not None:
+        raise ContextError("--beside compares a prompt and writes no report; leave out --html")
     start = _prompt(own.prompt if text is None else text, own.file, own.escape)
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)
     if own.beside is not None and (own.image or own.audio):
         raise ContextError("--beside compares the tensors of a text; leave out --image and --audio")
     log = read_log(own.beside) if own.beside is not None else None
-    watches = own.dump_tensors is not None and log is None
-    dump = TensorDump(own.dump_tensors or "*") if watches else None
+    glob = own.dump_tensors if log is None else None
+    dump = TensorDump(glob) if glob is not None else None
     load |= {"n_seq_max": None if load["plan"] else 1, "repack_later": True}
     with LoadProgress() as progress:
         shifts = own.context_shift and own.max_tokens != -2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -16,12 +15,7 @@ from weft.graph.tensor import Tensor
 from weft.program import Program, StepSpec
 from weft.records import dataclass
 from weft.schedule.timing import work
-
-
-def any_layer(name: str) -> str:
-    """A name without the numbers of layers."""
-    return re.sub(r"(?<=[._-])\d+", "*", name)
-
+from weft.tables import any_layer
 
 Sizes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -87,8 +81,7 @@ class Line:
 
     @property
     def any_layer(self) -> str:
-        """The name without the number of its layer: `blk.3.ffn_up.weight` is `blk.*.ffn_up.weight`,
-        `kq-3` is `kq-*`."""
+        """The name without the number of its layer (`weft.tables.any_layer`)."""
         return any_layer(self.name)
 
     def as_json(self, peaks: Peaks) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.execute.overlap import Hidden, hidden, stages_of
-from weft.execute.profile_lines import Line, SplitLines, any_layer
+from weft.execute.profile_lines import Line, SplitLines
 from weft.execute.waits import Part, Parts, Wait
 from weft.program import Program
+from weft.tables import any_layer
 
 
 class ProfileResults:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from weft.backends.cpu import Peaks
 from weft.errors import named
-from weft.execute.profile_lines import Line, any_layer
+from weft.execute.profile_lines import Line
 from weft.execute.profile_results import ProfileResults
+from weft.tables import any_layer
 
 LEFT = frozenset({"op", "type", "device", "tensor", "bound by", "waited for"})
 """Columns that are aligned to the left; the others are figures."""

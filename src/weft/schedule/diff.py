@@ -3,7 +3,6 @@ of ggml (`ggml_log.py`)."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from weft.errors import FormatError
 from weft.records import dataclass
 from weft.schedule.alignment import aligned, is_log
 from weft.schedule.describe import FORMAT
-from weft.tables import size_text
+from weft.tables import any_layer, size_text
 
 Plan = Mapping[str, Any]
 
@@ -315,9 +314,9 @@ def grouped(changes: Iterable[Change]) -> list[Group]:
     for change in changes:
         texts = [change.name, change.why_before, change.why_after, change.refused]
         if change.kind == "copy":  # sizes have numbers, too
-            texts[:1] = [_any(change.name)]
+            texts[:1] = [any_layer(str(change.name))]
         else:
-            texts = [_any(text) for text in texts]
+            texts = [any_layer(str(text)) for text in texts]
         name, why_before, why_after, refused = texts
         like = Change(
             change.what, name, change.kind, change.before, change.after, why_before, why_after,
@@ -332,11 +331,6 @@ def grouped(changes: Iterable[Change]) -> list[Group]:
 
 def _rank(code: str) -> int:
     return {"2": 1, "3": 1, "4": 2}.get(code[:1], 0)
-
-
-def _any(text: str) -> str:
-    """A text in which numbers in names are `*`."""
-    return re.sub(r"(?<=[._-])\d+|(?<=_l)\d+", "*", str(text))
 
 
 def _line(group: Group, both: bool) -> str:

@@ -148,6 +148,7 @@ def test_a_call_is_checked_like_the_first() -> None:
         ((X[:1], X.T), {"scale": 2.0}, r"argument a has shape \(1, 4\)"),
         ((X.double(), X.T), {"scale": 2.0}, r"argument a is torch.float64"),
         ((X.to("meta"), X.T), {"scale": 2.0}, r"argument a is on meta"),
+        ((X.to_sparse(), X.T), {"scale": 2.0}, r"argument a is torch.sparse_coo; pass"),
         ((X.numpy(), X.T), {"scale": 2.0}, r"argument a must be a tensor, got ndarray"),
         (((X,), X.T), {"scale": 2.0}, r"arguments do not nest"),
         ((X, X.T), {"scale": 3.0}, r"argument scale is 3.0; the program was exported for 2.0"),
@@ -183,6 +184,12 @@ def test_results_and_arguments_keep_their_own_memory() -> None:
         g = weft.from_torch(lambda x: x + 1, X)
         torch.testing.assert_close(g(X), X + 1)
     torch.testing.assert_close(g(X.T.clone().T), X + 1)
+
+
+def test_views_that_negate_are_arguments() -> None:
+    f = weft.from_torch(lambda x: x + 1, X)
+    for x in (torch.complex(X, X).conj().imag, X):
+        torch.testing.assert_close(f(x), x + 1)
 
 
 def test_calls_go_on_in_new_memory() -> None:

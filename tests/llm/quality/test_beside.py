@@ -113,6 +113,15 @@ def test_a_planted_fault_is_found(
     assert f"reads {tensor}" in run.stdout and " here, " in run.stdout
 
 
+def test_a_context_that_was_used_before_begins_anew() -> None:
+    log = parse_tensor_log(lines_of("llama3"))
+    assert log.tokens is not None
+    context = Context(Model.open(model_path("llama3")), 64, devices=["cpu"])
+    context.decode([3, 4, 5])
+    assert not compare_tensors(context, log, log.tokens).differs
+    assert context.cache.n_used == 0
+
+
 def test_another_rotation_is_found(tmp_path: Path) -> None:
     """Queries differ behind the rotation, not before, although both have one name."""
     log = written(tmp_path, lines_of("llama3"))
@@ -265,3 +274,13 @@ def test_files_without_tensors_are_refused(tmp_path: Path) -> None:
     log = written(tmp_path, lines_of("llama3"))
     run = weft("run", model, "-p", TEXT, "--beside", str(log), "--dump-tensors", "none*")
     assert run.returncode == 2 and "'none*' matches no tensor of the log" in run.stderr
+
+
+def test_a_comparison_writes_no_report(tmp_path: Path) -> None:
+    log, page = written(tmp_path, lines_of("llama3")), tmp_path / "page.html"
+    run = weft(
+        "run", str(model_path("llama3")), "-p", TEXT, "--beside", str(log), "--html", str(page)
+    )
+    assert run.returncode == 1
+    assert "--beside compares a prompt and writes no report; leave out --html" in run.stderr
+    assert not page.exists()

@@ -285,10 +285,11 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     if plain.dtype is torch.uint8:
         plain = plain.to(torch.int16)
     if plain.dtype not in STORED:
-        return np.asarray(plain.contiguous().reshape(-1).view(torch.int8).numpy())
+        whole = plain.resolve_conj().resolve_neg().contiguous()
+        return np.asarray(whole.reshape(-1).view(torch.int8).numpy())
     if plain.dtype in _AS_INTEGERS:
         plain = plain.view(_AS_INTEGERS[plain.dtype])
-    return np.asarray(plain.numpy())
+    return np.asarray(plain.numpy(force=True))  # also of views that negate
 
 
 class Weights:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from weft.bounds import CACHE_EVENTS
 from weft.errors import ContextError
 from weft.records import dataclass
+from weft.tables import size_text
 
 CacheEventKind: TypeAlias = Literal[
     "taken", "taken back", "removed", "shared", "added", "divided", "shifted", "moved",
@@ -109,7 +110,7 @@ class CacheEvent:
         if self.kind == "compacted" and self.n_cells:
             parts.append(f"attention reads {self.n_read[1]} cells instead of {self.n_read[0]}")
         if self.nbytes:
-            parts.append(_bytes(self.nbytes))
+            parts.append(size_text(self.nbytes, 1))
         if self.microseconds:
             parts.append(f"{self.microseconds:.0f} µs")
         if self.n_saved:
@@ -131,16 +132,8 @@ def _cells(n: int) -> str:
     return f"{n} cell{'' if n == 1 else 's'}"
 
 
-def _bytes(n: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} GiB"
-
-
 def ranges_text(ranges: CellRanges, n_more: int = 0) -> str:
-    """CellRanges of numbers as text: `0-27, 64`."""
+    """Ranges of numbers as text: `0-27, 64`."""
     parts = [str(a) if a == b else f"{a}-{b}" for a, b in ranges]
     return ", ".join(parts) + (f" and {n_more} more ranges" if n_more else "")
 

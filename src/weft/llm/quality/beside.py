@@ -1,7 +1,7 @@
 """Tensors of a run beside tensors of another program: which is the first that differs?
 
 log = read_tensor_log("eval.log")
-print(compare_tensors(llm, log))
+print(compare_tensors(llm.context, log, llm.tokenize("The capital of France is")))
 """
 
 from __future__ import annotations
@@ -278,8 +278,8 @@ def compare_tensors(
     by their names here or there.
 
     Where the log lists its tokens, these are computed; `tokens` are the prompt's here. `there` is
-    what the log is of, `least` a distance that it allows. Raises ContextError if the log is of
-    another number of tokens."""
+    what the log is of, `least` a distance that it allows. The cache is cleared before and after.
+    Raises ContextError if the log is of another number of tokens."""
     model = context.model
     type_, bound = tolerance_of(model)
     bound = max(bound, least)
@@ -307,17 +307,18 @@ def compare_tensors(
     if log.cut:
         result.notes.append(f"the log ends in the middle of {log.cut}")
     start = 0
-    for number, (run, n) in enumerate(runs):
-        logged = [t for t in run if _is_wanted(t.name, glob)]
-        watch = _Watch(logged)
-        context.set_eval_callback(watch)
-        try:
+    context.clear()  # positions begin at 0, as in the log
+    try:
+        for number, (run, n) in enumerate(runs):
+            logged = [t for t in run if _is_wanted(t.name, glob)]
+            watch = _Watch(logged)
+            context.set_eval_callback(watch)
             context.decode(theirs[start : start + n])
-        finally:
-            context.set_eval_callback(None)
-        start += n
-        _compare(result, watch, logged, number, bound)
-    context.clear()
+            start += n
+            _compare(result, watch, logged, number, bound)
+    finally:
+        context.set_eval_callback(None)
+        context.clear()
     result.about = (
         f"{len(result.pairs)} tensors compared, {len(theirs)} tokens, matrices of type {type_}\n"
         "distance: root mean square of differences / root mean square of values there;\n"
