@@ -114,8 +114,6 @@ def run(
     most = most_tokens(own.max_tokens)
     if text is not None and own.prompt is not None:
         raise ContextError("give the prompt as an argument or with -p, not both")
-    if own.beside is not None and own.html is not None:
-        raise ContextError("--beside compares a prompt and writes no report; leave out --html")
     start = _prompt(own.prompt if text is None else text, own.file, own.escape)
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)

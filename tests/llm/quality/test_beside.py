@@ -274,13 +274,3 @@ def test_files_without_tensors_are_refused(tmp_path: Path) -> None:
     log = written(tmp_path, lines_of("llama3"))
     run = weft("run", model, "-p", TEXT, "--beside", str(log), "--dump-tensors", "none*")
     assert run.returncode == 2 and "'none*' matches no tensor of the log" in run.stderr
-
-
-def test_a_comparison_writes_no_report(tmp_path: Path) -> None:
-    log, page = written(tmp_path, lines_of("llama3")), tmp_path / "page.html"
-    run = weft(
-        "run", str(model_path("llama3")), "-p", TEXT, "--beside", str(log), "--html", str(page)
-    )
-    assert run.returncode == 1
-    assert "--beside compares a prompt and writes no report; leave out --html" in run.stderr
-    assert not page.exists()
