@@ -1,13 +1,14 @@
-"""`weft.from_torch` against eager PyTorch, inductor, ONNX Runtime and OpenVINO, on models of
-transformers.
+"""`weft.from_torch` against eager PyTorch, inductor, ONNX Runtime and OpenVINO, on the programs of
+`torch_programs.py`.
 
     python benchmarks/torch_models.py [--only vit_tiny,levit] [--peers eager,openvino] [--threads 2]
 
 Weights are random, so nothing is downloaded. All engines compute in float32 with the same number of
 threads (one, unless `--threads` says otherwise) and take turns: an untimed call each, then rounds
 of as many calls as fit in 0.3 s. Times of one thread are those of the processor, so that other
-programs on the machine count little; times of several are those of the clock. `best peer / weft`
-is the time of the fastest peer over the time of weft: above 1, weft is faster. `apart` is the
+programs on the machine count little; times of several are those of the clock. A cell has the median
+of the rounds and, in brackets, the least. `best peer / weft` is the time of the fastest peer over
+the time of weft: above 1, weft is faster. `apart` is the
 largest difference from eager's result, in parts of its largest number. Needs torch, transformers
 and, for inductor (mode max-autotune), a C++ compiler; ONNX Runtime and OpenVINO are peers where
 they are installed (`pip install onnxruntime onnx onnxscript openvino`).
@@ -28,74 +29,12 @@ from typing import Any
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
-import transformers as tf  # noqa: E402
+from torch_programs import MODELS  # noqa: E402
 
 import weft  # noqa: E402
 from weft.backends import make_backend  # noqa: E402
 
-Made = tuple[torch.nn.Module, torch.Tensor]
 Call = Callable[[torch.Tensor], Any]
-TEXT = {"vocab_size": 2000, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
-
-
-class First(torch.nn.Module):
-    """The first result of a model of transformers, for its first argument."""
-
-    def __init__(self, model: torch.nn.Module, **options: Any) -> None:
-        super().__init__()
-        self.model, self.options = model, options
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x, return_dict=False, **self.options)[0]
-
-
-def image(n: int = 224) -> torch.Tensor:
-    return torch.randn(1, 3, n, n)
-
-
-def words(n: int = 128) -> torch.Tensor:
-    return torch.randint(0, 2000, (1, n))
-
-
-MODELS: dict[str, Callable[[], Made]] = {
-    "resnet18": lambda: (
-        First(tf.ResNetModel(tf.ResNetConfig(
-            embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2],
-            layer_type="basic"))), image()),
-    "mobilenet_v2": lambda: (First(tf.MobileNetV2Model(tf.MobileNetV2Config())), image()),
-    "regnet": lambda: (
-        First(tf.RegNetModel(tf.RegNetConfig(
-            embedding_size=32, hidden_sizes=[24, 56, 152, 368], depths=[1, 1, 4, 7],
-            groups_width=8, layer_type="y"))), image()),
-    "convnext": lambda: (
-        First(tf.ConvNextModel(tf.ConvNextConfig(
-            hidden_sizes=[40, 80, 160, 320], depths=[2, 2, 6, 2]))), image()),
-    "vit_tiny": lambda: (
-        First(tf.ViTModel(tf.ViTConfig(
-            hidden_size=192, num_hidden_layers=12, num_attention_heads=3,
-            intermediate_size=768))), image()),
-    "swin_tiny": lambda: (First(tf.SwinModel(tf.SwinConfig())), image()),
-    "levit": lambda: (
-        First(tf.LevitModel(tf.LevitConfig(
-            hidden_sizes=[128, 256, 384], num_attention_heads=[4, 6, 8], depths=[2, 3, 4],
-            key_dim=[16, 16, 16]))), image()),
-    "bert 512x4": lambda: (
-        First(tf.BertModel(tf.BertConfig(intermediate_size=2048, **TEXT))), words()),
-    "qwen3 512x4": lambda: (
-        First(tf.Qwen3ForCausalLM(tf.Qwen3Config(
-            intermediate_size=1536, num_key_value_heads=4, head_dim=64, **TEXT)),
-            use_cache=False), words()),
-    "t5 256x4": lambda: (
-        First(tf.T5EncoderModel(tf.T5Config(
-            vocab_size=2000, d_model=256, d_ff=1024, num_layers=4, num_heads=4))), words()),
-    "mamba 256x4": lambda: (
-        First(tf.MambaModel(tf.MambaConfig(
-            vocab_size=2000, hidden_size=256, num_hidden_layers=4)), use_cache=False), words(64)),
-    "wav2vec2": lambda: (
-        First(tf.Wav2Vec2Model(tf.Wav2Vec2Config(
-            hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-            num_conv_pos_embedding_groups=8))), torch.randn(1, 16000)),
-}  # fmt: skip
 
 
 def eager(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
@@ -199,25 +138,29 @@ def row(name: str, peers: Sequence[str], rounds: int, threads: int) -> str:
         expected, got = (torch.as_tensor(run(x)) for run in (module, engines["weft"]))
         apart = float((expected - got).abs().max() / expected.abs().max())
         times = timed(engines, x, rounds, threads)
-    ms = [f"{times[key] * 1e3:.2f}" if key in times else "-" for key in ("weft", *peers)]
+    ms = [
+        f"{times[key][0] * 1e3:.2f} ({times[key][1] * 1e3:.2f})" if key in times else "-"
+        for key in ("weft", *peers)
+    ]
     ratio = "-"
     if best := min((key for key in times if key != "weft"), key=times.__getitem__, default=""):
-        ratio = f"{times[best] / times['weft']:.2f}x ({PEERS[best][0]})"
+        median, least = (times[best][i] / times["weft"][i] for i in (0, 1))
+        ratio = f"{median:.2f}x ({least:.2f}x) {PEERS[best][0]}"
     return f"| {name} | {' | '.join(ms)} | {ratio} | {apart:.1e} |"
 
 
 def timed(
     engines: Mapping[str, Call], x: torch.Tensor, rounds: int, threads: int
-) -> dict[str, float]:
-    """Median seconds of a call of each engine: of the processor for one thread, else of the
-    clock."""
+) -> dict[str, tuple[float, float]]:
+    """Median and least seconds of a call of each engine: of the processor for one thread, else of
+    the clock."""
     clock = time.process_time if threads == 1 else time.perf_counter
     samples: dict[str, list[float]] = {key: [] for key in engines}
     for number in range(rounds):
         for key in list(engines)[:: -1 if number % 2 else 1]:
             engines[key](x)
-            samples[key].append(statistics.mean(calls(engines[key], x, clock)))
-    return {key: statistics.median(values) for key, values in samples.items()}
+            samples[key].append(statistics.median(calls(engines[key], x, clock)))
+    return {key: (statistics.median(values), min(values)) for key, values in samples.items()}
 
 
 def calls(
