@@ -69,7 +69,10 @@ class BenchPeer:
                 [*command, "-r", "1", "-o", "json"], capture_output=True, text=True, check=True,
                 env={**os.environ, **preload},
             )  # fmt: skip
-            return n / float(json.loads(run.stdout)[-1]["avg_ts"])
+            answer = json.loads(run.stdout)[-1]
+            build = f"{answer.get('build_number', '')} ({answer.get('build_commit', 'unknown')})"
+            self.about["version"] = f"build {build}"
+            return n / float(answer["avg_ts"])
         except subprocess.CalledProcessError as e:
             last = e.stderr.strip().splitlines()[-1:]
             raise PeerError(f"{self.name} ended with code {e.returncode}: {''.join(last)}") from e

@@ -211,8 +211,9 @@ def measure(
                 _progress(f"{format}: {part}")
                 getattr(run, part)()
     finally:
-        for child in children.values():
+        for name, child in children.items():
             child.quit()
+            result["engines"][name]["version"] = child.about["version"]
     return result
 
 

@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,14 +97,12 @@ def eager_call(module: Any, inputs: tuple[Any, ...]) -> Call:
     return call
 
 
-def rows(only: str, threads: int) -> list[Row]:
-    """All rows whose names begin with `only`."""
-    results = []
+def rows(only: str, threads: int) -> Iterator[Row]:
+    """All rows whose names begin with `only`, each lowered when its turn comes."""
     for name, (module, inputs) in models().items():
         for kind in ("f32", "q8_0", "q4_0") if name.startswith("decode") else ("f32",):
             if f"{name}, {kind}".lower().startswith(only.lower()):
-                results.append(make_row(f"{name}, {kind}", module, inputs, kind, threads))
-    return results
+                yield make_row(f"{name}, {kind}", module, inputs, kind, threads)
 
 
 def make_row(name: str, module: Any, inputs: tuple[Any, ...], kind: str, threads: int) -> Row:
@@ -177,17 +175,16 @@ def main() -> None:
     print(f"{os.cpu_count()} cores; threads: weft {options.threads}, "
           f"XNNPACK {portable_lib._threadpool_get_thread_count()}, "
           f"PyTorch {torch.get_num_threads()} ({torch.__version__})")  # fmt: skip
-    print("ms: medians; minima in brackets; left: ops outside of weft / of XNNPACK")
-    print(f"{'':24} {'weft':>17} {'XNNPACK':>17} {'eager':>17} {'/XNNPACK':>16} {'/eager':>6} "
-          f"{'left':>7} {'NMSE':>8}")  # fmt: skip
+    print("ms: medians; minima in brackets; left: ops outside of weft / of XNNPACK\n")
+    print("| model | weft | XNNPACK | eager | XNNPACK / weft | eager / weft | left | NMSE |")
+    print(f"|{'---|' * 8}")
     for row in rows(options.only, options.threads):
         got = measure(row, options.rounds, clock)
-        cells = [f"{m * 1e3:8.3f} ({low * 1e3:.3f})" for m, low in got]
+        cells = [f"{m * 1e3:.3f} ({low * 1e3:.3f})" for m, low in got]
         (ours, low), (theirs, their_low), (eager, _) = got
-        ratio = f"{theirs / ours:.2f} ({their_low / low:.2f})"
-        print(f"{row.name:24} {cells[0]:>17} {cells[1]:>17} {cells[2]:>17} {ratio:>16} "
-              f"{eager / ours:6.2f} {row.left[0]:>3}/{row.left[1]:<3} {row.apart:8.1e}",
-              flush=True)  # fmt: skip
+        cells += [f"{theirs / ours:.2f}x ({their_low / low:.2f}x)", f"{eager / ours:.2f}x"]
+        cells += [f"{row.left[0]} / {row.left[1]}", f"{row.apart:.1e}"]
+        print(f"| {row.name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

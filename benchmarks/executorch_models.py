@@ -171,4 +171,17 @@ def models() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
         "MobileNetV2, 224": (_settled(mobilenet()), (torch.randn(1, 3, 224, 224),)),
         "block, 128 tokens": (Prefill().eval(), (torch.randn(1, 128, 1024),)),
         "decode, 4 layers": (Decode().eval(), token),
+        **{name: published(name) for name in PUBLISHED},
     }
+
+
+PUBLISHED = ("mobilenet_v2", "mobilenet_v3", "vit_small", "bert_base", "lstm")
+"""Programs of torch_programs.py that stand here, too."""
+
+
+def published(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A program of torch_programs.py, with inputs."""
+    from torch_programs import MODELS
+
+    module, x = MODELS[name]()
+    return _settled(module), (x,)

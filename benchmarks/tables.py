@@ -1,0 +1,287 @@
+"""Makes the tables of docs/speed.md anew, and the summary of them in README.md.
+
+    python benchmarks/tables.py [--only programs,models] [--targets avx2,avx512]
+        [--python VENV/bin/python] [--peer lcpp=PATH/llama-bench] [--peer avx2:ik=PATH/llama-bench]
+
+A table is what one benchmark prints, once for each target that this processor has. Between the
+marks of a table in docs/speed.md stand the processor, the date, the commit of weft, the versions of
+the peers and the command; tables of other targets stay as they are. `--peer` has the command of a
+llama-bench for `compare.py`, for all targets or for one; `--python` is an interpreter that has weft
+and the packages of the peers. `--list` prints the tables and their commands, `--stale` the tables
+that are older than the kernels that they speak of. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE, README = ROOT / "docs/speed.md", ROOT / "README.md"
+KERNELS = ("native/src/kernels", "native/src/quants", "native/src/threads")
+TARGETS = ("amx", "avx512", "avx_vnni", "avx2", "i8mm", "dotprod", "neon")
+
+Rows = list[list[str]]
+"""The cells of a table; the first row has the titles."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of docs/speed.md: a benchmark, and how its output becomes rows."""
+
+    about: str
+    command: str
+    """Words after `python benchmarks/`; `{json}` is a file that it writes, `{peers}` the peers."""
+    ratios: dict[str, str]
+    """What each column of ratios is about; a ratio above 1 says that weft is faster."""
+    rows: Callable[[str, str], Rows]
+    """The rows from what the benchmark printed and what it wrote."""
+    kernels: Sequence[str] = KERNELS
+
+
+def printed(out: str, _: str) -> Rows:
+    """The first table that a benchmark printed."""
+    lines = [line for line in out.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def compared(_: str, written: str) -> Rows:
+    """A row for each format of `compare.py`: tokens per second of each engine, and ratios."""
+    report = json.loads(written)
+    engines = [name for name in report["engines"] if report["formats"][0]["engines"].get(name)]
+    tests = (("pp", report["n_prompt"]), ("tg", report["n_gen"]))
+    rows = [["format"]]
+    for test, n in tests:
+        rows[0] += [f"{test}{n}: {' / '.join(engines)}", f"{test} ratio"]
+    for result in report["formats"]:
+        row = [result["format"]]
+        for test, _n in tests:
+            speeds = {
+                name: statistics.median(result["engines"][name].get(test) or [0.0])
+                for name in engines
+            }
+            peers = [speed for name, speed in speeds.items() if name != "weft"]
+            row.append(" / ".join(f"{s:.3g}" if s else "-" for s in speeds.values()))
+            row.append(_ratio(speeds["weft"], max(peers, default=0.0)))
+        rows.append(row)
+    return rows
+
+
+def _ratio(a: float, b: float) -> str:
+    text = f"{a / b:.2f}x" if a and b else "-"
+    return f"**{text}**" if a < b else text
+
+
+FORMATS = "q4_0,q8_0,q4_K_M,q5_K,q6_K,q3_K,iq4_xs,mxfp4,f16,bf16,tq2_0,iq1_s,iq2_xs,iq3_s"
+COMPARE = "compare.py --parts speed --n-layer 4 {peers} --json {json}"
+OF_TEXT = {"pp ratio": "prompts", "tg ratio": "tokens"}
+OF_PROGRAMS = {"best peer / weft": "programs"}
+TABLES = {
+    "models": Table(
+        "Four layers of the shape of Llama-3.2-1B with random weights and 32,000 words, one "
+        "thread, tokens per second of processor time: medians of five",
+        f"{COMPARE} --formats {FORMATS} -p 128 -n 16 -r 5 -t 1 --processor-time",
+        OF_TEXT, compared,
+    ),
+    "models-2": Table(
+        "The same with two threads, tokens per second of the clock",
+        f"{COMPARE} --formats q4_0,q8_0,q4_K_M,q6_K,f16 -p 128 -n 16 -r 5 -t 2",
+        OF_TEXT, compared,
+    ),
+    "programs": Table(
+        "PyTorch programs in float32, batch 1, one thread, milliseconds of processor time: medians "
+        "of five, in brackets the least",
+        "torch_models.py --threads 1", OF_PROGRAMS, printed,
+    ),
+    "programs-2": Table(
+        "The same with two threads, milliseconds of the clock",
+        "torch_models.py --threads 2", OF_PROGRAMS, printed,
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(TABLES), help="tables (all)")
+    parser.add_argument("--targets", help="targets (those of this processor)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the benchmarks")
+    parser.add_argument("--peer", action="append", default=[], metavar="[TARGET:]NAME=COMMAND")
+    parser.add_argument(
+        "--list", action="store_true", help="print tables and commands, run nothing"
+    )
+    parser.add_argument(
+        "--stale", action="store_true", help="print tables older than their kernels"
+    )
+    args = parser.parse_args()
+    names = args.only.split(",")
+    if unknown := [name for name in names if name not in TABLES]:
+        parser.error(f"--only has {', '.join(unknown)}; choose from {', '.join(TABLES)}")
+    if args.list:
+        print("\n".join(f"{name}: {TABLES[name].command}" for name in names))
+        return
+    if args.stale:
+        print("\n".join(stale(PAGE.read_text("utf-8"))) or "no table is older than its kernels")
+        return
+    targets = args.targets.split(",") if args.targets else own_targets(args.python)
+    for name in names:
+        for target in targets:
+            try:
+                text = measured(name, target, args.python, args.peer)
+            except (subprocess.CalledProcessError, ValueError, LookupError) as e:
+                print(f"{name}, {target}: left as it was ({e})", file=sys.stderr)
+                continue
+            PAGE.write_text(replaced(PAGE.read_text("utf-8"), f"{name} {target}", text), "utf-8")
+            summary = summarized(PAGE.read_text("utf-8"))
+            README.write_text(replaced(README.read_text("utf-8"), "summary", summary), "utf-8")
+
+
+def own_targets(python: str) -> list[str]:
+    """The targets for which this processor's kernels are told apart in docs/speed.md."""
+    code = "from weft import _native; print(*(n for n, score in _native.targets() if score > 0))"
+    there = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    return [target for target in TARGETS if target in there.split()]
+
+
+def measured(name: str, target: str, python: str, peers: Sequence[str]) -> str:
+    """Runs the benchmark of a table for a target; returns what stands between its marks."""
+    table = TABLES[name]
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        shown = table.command.format(peers=peer_options(peers, target), json="FILE")
+        words = shlex.split(table.command.format(peers=peer_options(peers, target), json=file.name))
+        print(f"{target}: {shown}", file=sys.stderr, flush=True)
+        run = subprocess.run(
+            [python, str(ROOT / "benchmarks" / words[0]), *words[1:]], stdout=subprocess.PIPE,
+            text=True, check=True, cwd=ROOT, env={**os.environ, **environment(target)},
+        )  # fmt: skip
+        written = file.read()
+    rows = table.rows(run.stdout, written)
+    if len(rows) < 2:
+        raise ValueError(f"{words[0]} printed no rows")
+    versions = versions_of(run.stdout, written)
+    return "\n".join([*heading(table, target, versions), "", *markdown(rows)]) + "\n"
+
+
+def environment(target: str) -> dict[str, str]:
+    """What keeps weft, and the peers that listen, to a target."""
+    own = {"WEFT_TARGET": target, "OMP_NUM_THREADS": "1"}
+    if target == "avx2":
+        return own | {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    return own
+
+
+def peer_options(peers: Iterable[str], target: str) -> str:
+    """The `--peer` of `compare.py` for a target."""
+    kept = []
+    for peer in peers:
+        of, colon, command = peer.partition(":")
+        if not colon or "=" in of:
+            kept.append(peer)
+        elif of == target:
+            kept.append(command)
+    return shlex.join(word for peer in kept for word in ("--peer", peer))
+
+
+def versions_of(out: str, written: str) -> list[str]:
+    """The peers with their versions, as a benchmark says them."""
+    if written:
+        engines = json.loads(written)["formats"][0]["engines"]
+        return [f"{name} {e['version']}" for name, e in engines.items() if name != "weft" and e]
+    line = next((line for line in out.splitlines() if "; " in line), "")
+    return re.findall(r"[\w.-]+ \d[\w.+-]*", line.partition("; ")[2])
+
+
+def heading(table: Table, target: str, versions: Sequence[str]) -> list[str]:
+    """What a table is about, on what it was taken, and how."""
+    taken = f"Target `{target}`, {processor()}, {date.today():%-d %B %Y}, weft {commit()}"
+    beside = f"; {', '.join(versions)}" if versions else ""
+    words = table.command.format(peers="--peer NAME=PATH", json="FILE")
+    command = f"    WEFT_TARGET={target} python benchmarks/{words}"
+    return [f"{table.about}. {taken}{beside}.", "", command]
+
+
+def processor() -> str:
+    """The name, family, model and cores of this processor."""
+    about = dict(re.findall(r"^(.+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    name = about.get("model name", platform.machine())
+    numbers = ", ".join(f"{k} {about[k]}" for k in ("cpu family", "model") if k in about)
+    return f"{len(os.sched_getaffinity(0))} cores of {name} ({numbers})"
+
+
+def commit() -> str:
+    return git("rev-parse", "--short", "HEAD")
+
+
+def git(*command: str) -> str:
+    run = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True)
+    return run.stdout.strip()
+
+
+def markdown(rows: Rows) -> list[str]:
+    head, *rest = [
+        "| " + " | ".join(row) + " |" for row in rows if not set("".join(row)) <= set("-:|")
+    ]
+    return [head, "|" + "---|" * len(rows[0]), *rest]
+
+
+def marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: made by benchmarks/tables.py -->\n", f"<!-- the end of {name} -->\n"
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """The page with new text between the marks of a table, or a new table at its end."""
+    begin, end = marks(name)
+    if begin not in page:
+        return f"{page}\n{begin}{text}{end}"
+    before, _, rest = page.partition(begin)
+    return before + begin + text + end + rest.partition(end)[2]
+
+
+def blocks(page: str) -> Iterable[tuple[str, str, str]]:
+    """The name, the target and the text of each table of a page."""
+    pattern = r"<!-- (\S+) (\S+): made by benchmarks/tables.py -->\n(.*?)<!-- the end of \1 \2 -->"
+    yield from re.findall(pattern, page, re.DOTALL)
+
+
+def summarized(page: str) -> str:
+    """For each table and column of ratios: the least, the median and the largest ratio."""
+    rows = [["what", "target", "rows", "least", "median", "most"]]
+    for name, target, text in blocks(page):
+        head, *cells = printed(text, "")
+        for column, about in TABLES[name].ratios.items():
+            found = [re.match(r"\**([\d.]+)x", row[head.index(column)]) for row in cells]
+            values = sorted(float(match[1]) for match in found if match)
+            threads = "two threads" if name.endswith("-2") else "one thread"
+            if values:
+                parts = (values[0], statistics.median(values), values[-1])
+                rows.append([f"{about}, {threads}", f"`{target}`", str(len(values)),
+                             *(f"{value:.2f}x" for value in parts)])  # fmt: skip
+    return "\n".join(markdown(rows)) + "\n"
+
+
+def stale(page: str) -> Iterable[str]:
+    """The tables whose kernels changed after the commit that they name."""
+    for name, target, text in blocks(page):
+        found = re.search(r"weft ([0-9a-f]{7,})", text)
+        since = (
+            git("log", "--oneline", f"{found[1]}..HEAD", "--", *TABLES[name].kernels)
+            if found
+            else "?"
+        )
+        if since:
+            yield f"{name} {target}: {len(since.splitlines())} commits to its kernels since"
+
+
+if __name__ == "__main__":
+    main()
