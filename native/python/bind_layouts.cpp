@@ -88,8 +88,8 @@ void move(bool to_panels, int type, const Bytes& src, const MutableBytes& dst, i
   if (rows < 0 || row_elements < 0 || row_elements % format->block != 0 ||
       !weft::has_panels(m.type, rows)) {
     throw nb::value_error(
-        "an interleaved matrix must have rows of whole blocks, and a multiple of 32 rows (or, if "
-        "its type is quantized, more than 32)");
+        "an interleaved matrix must have rows of whole blocks, and a multiple of 32 rows (or more "
+        "than 32, but not of i2_s)");
   }
   int64_t bytes = 0;
   m.row_elements = row_elements;

@@ -56,8 +56,10 @@ def from_torch(
     among `options` are keyword arguments too. Models of `transformers` are exported without the
     cache that they would return.
 
-    Weights stay in the memory of the module, so do not change or free them. Buffers that the
-    program writes (KV caches) have memory of their own and keep their values between calls.
+    Weights stay in the memory of the module, so do not change or free them. Those that only matrix
+    products read are copied once into the order that their kernels read fastest; `repack=False`
+    saves that memory. Buffers that the program writes (KV caches) have memory of their own and keep
+    their values between calls.
 
     `devices` (names or backends, the preferred one first) and `options` go to `weft.compile` at the
     first call. If a device has memory of its own, as in `devices=["opencl", "cpu"]`, weights and
@@ -133,7 +135,7 @@ class TorchModule:
         """The session that runs the program, compiled when it is first used. Raises the errors of
         `weft.compile`."""
         if self._session is None:
-            options = {"offload": True} | self._options
+            options = {"offload": True, "repack": True} | self._options
             if self.converted.exact_activations:
                 options.setdefault("activations", "f32")
             self._session = Session(compile(self.graph, self._devices, **options))

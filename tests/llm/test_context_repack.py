@@ -149,7 +149,8 @@ def test_numbers(model: Model) -> None:
 
 @pytest.fixture
 def codebook(tmp_path: Path) -> Model:
-    """A model of 256 wide rows, its matrices of random iq2_s, iq3_xxs and iq1_m; with experts."""
+    """A model of 256 wide rows, its matrices of random iq2_s, iq3_xxs and iq1_m; with experts. Its
+    embedding and output are q8_0, whose panels have the bits of rows."""
     meta = metadata(**{
         "llama.embedding_length": 256, "llama.feed_forward_length": 256,
         "llama.expert_count": 4, "llama.expert_used_count": 2,
@@ -157,8 +158,11 @@ def codebook(tmp_path: Path) -> Model:
     rows = []
     for i, (name, a) in enumerate(weights(meta).items()):
         is_matrix = a.ndim >= 2 and name[:3] == "blk" and "gate_inp" not in name
-        kind = ("iq2_s", "iq3_xxs", "iq1_m")[i % 3] if is_matrix else "f32"
-        if not is_matrix:
+        is_table = a.ndim >= 2 and name[:3] != "blk"
+        kind = ("iq2_s", "iq3_xxs", "iq1_m")[i % 3] if is_matrix else "q8_0" if is_table else "f32"
+        if is_table:
+            data = quants.encode(a, DTYPES[kind])
+        elif not is_matrix:
             data = a
         else:
             data = random_weights(DTYPES[kind], a.size // 256, scale=2.0**-8)

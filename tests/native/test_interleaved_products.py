@@ -16,6 +16,7 @@ TYPES = [DTYPES["f32"].id] if not TARGETS else _native.interleaved_types(TARGETS
 F32 = DTYPES["f32"]
 FLOAT_TARGETS = [t for t in TARGETS if F32.id in _native.interleaved_types(t)]
 ORDERED = LAYOUTS.index("ordered")
+INTERLEAVED = LAYOUTS.index("interleaved")
 _UNWRITABLE = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m")
 
 
@@ -117,7 +118,7 @@ def test_as_plain_rows(dtype: DType, target: str) -> None:
 def test_rows_in_order_have_the_bits_of_panels(target: str, name: str) -> None:
     """So weights of floats can be repacked at any time."""
     for columns in (1, 2, 3, 7, 44, 300):
-        for rows, k, matrices in ((32, 2, 1), (96, 518, 1), (64, 4130, 1), (64, 96, 3)):
+        for rows, k, matrices in ((32, 2, 1), (77, 518, 1), (64, 4130, 1), (64, 96, 3)):
             product = Product(DTYPES[name], rows, k, columns, matrices)
             for threads in (1, 2):
                 got = product.run(target, False, threads, ordered=True)
@@ -133,12 +134,55 @@ def test_rows_in_order_take_bias_and_limits(target: str) -> None:
     np.testing.assert_array_equal(got, product.run(target, True, bias=bias, record=record))
 
 
+@pytest.mark.parametrize("target", FLOAT_TARGETS)
+def test_rows_behind_panels_take_bias_and_limits(target: str) -> None:
+    bias = np.linspace(-30, 30, 77, dtype=np.float32)
+    for columns in (1, 5, 44, 500):
+        product = Product(DTYPES["f32"], 77, 96, columns)
+        plain = product.run(target, True)
+        _assert_same(plain, product.run(target, False))
+        got = product.run(target, True, bias=bias, record=(9.0, -11.5, 20.25))
+        np.testing.assert_array_equal(got, np.clip(plain + bias, -11.5, 20.25))
+
+
+@pytest.mark.parametrize("target", FLOAT_TARGETS)
+def test_columns_are_read_wherever_they_lie(target: str) -> None:
+    """Three batches of columns with gaps between columns and batches, of an odd depth."""
+    rows, k, columns, batches = 64, 37, 11, 3
+    rng = np.random.default_rng(5)
+    pool = _native.ThreadPool(2)
+    rows_of = rng.standard_normal((rows, k), np.float32)
+    panels = np.zeros(rows_of.nbytes, np.uint8)
+    _native.interleave(F32.id, rows_of.reshape(-1).view(np.uint8), panels, rows, k, pool)
+    whole = rng.standard_normal((batches, columns + 2, k + 5), np.float32)
+    out = np.full((batches, columns, rows), np.nan, np.float32)
+    x = _tensor(F32, 1, (k, columns, batches), 0)
+    x[-8:] = [whole.strides[1], -1, whole.strides[0], -1, whole.nbytes, -1, 4 * (k + 5 + 3), -1]
+    tensors = [
+        _tensor(F32, 0, (k, rows, 1), INTERLEAVED), x, _tensor(F32, 2, (rows, columns, batches), 0)
+    ]  # fmt: skip
+    memory = [panels, whole, out]
+    program = _native.Program.from_tables(
+        symbols=[],
+        exprs=np.zeros((0, 3), np.int64),
+        buffers=[array.nbytes for array in memory],
+        names=["w", "x", "y"],
+        tensors=np.array(tensors, np.int64),
+        steps=np.array([[OPS["MUL_MAT"].number, 2, 0, 0, 0, 1, *[-1] * 8]], np.int64),
+        stages=np.array([[0, 1]], np.int64),
+        params=[],
+    )
+    places = [(array.ctypes.data, array.nbytes) for array in memory]
+    _native.Executor.create(program, places, target, pool).run([])
+    np.testing.assert_allclose(out, whole[:, 1 : columns + 1, 3 : k + 3] @ rows_of.T, atol=1e-4)
+
+
 def test_only_floats_in_panels_are_in_order() -> None:
     if not TARGETS:
         pytest.skip("no target of this machine reads interleaved weights")
-    for name, rows in (("q8_0", 32), ("f16", 40)):
+    for name, rows, matrices in (("q8_0", 32, 1), ("f16", 24, 1), ("f16", 40, 2)):
         with pytest.raises(ValueError, match="order of panels"):
-            Product(DTYPES[name], rows, 64, 1).run(TARGETS[0], False, ordered=True)
+            Product(DTYPES[name], rows, 64, 1, matrices).run(TARGETS[0], False, ordered=True)
 
 
 SHARES_BITS = {"avx2", "avx_vnni"} <= set(TARGETS)
@@ -155,12 +199,10 @@ def test_avx_vnni_has_the_bits_of_avx2(dtype: DType, interleaved: bool) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-QUANTIZED = [t for t in TYPES if DTYPES["i2_s"].id != t and dtype_from_id(t).block > 1]
+ENDING_IN_ROWS = [dtype_from_id(t) for t in TYPES if DTYPES["i2_s"].id != t]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "target"), in_turn([dtype_from_id(t) for t in QUANTIZED], TARGETS)
-)
+@pytest.mark.parametrize(("dtype", "target"), in_turn(ENDING_IN_ROWS, TARGETS))
 def test_rows_behind_the_last_panel(dtype: DType, target: str) -> None:
     """They stay rows: their bits are those of the same weights as rows, whatever the columns."""
     for columns in (1, 3, 5, 13, 44):

@@ -15,7 +15,7 @@
 // Codes of q3_K, q5_K and q6_K lie in other bits of their words than in the file (whole_codes.h).
 //
 // The matrix has as many bytes as in rows; panel p begins where row 32 * p would. Rows behind the
-// last whole panel stay rows, in the types whose products are integers (has_panels).
+// last whole panel stay rows (has_panels).
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,7 @@ const InterleavedFormat* interleaved_format(DType type);
 
 // Whether a matrix of `rows` rows of `type`, which has the layout, can have it.
 inline bool has_panels(DType type, int64_t rows) {
-  const bool tail = is_quantized(type) && type != DType::kI2_S;
-  return rows % kPanelRows == 0 || (tail && rows > kPanelRows);
+  return rows % kPanelRows == 0 || (type != DType::kI2_S && rows > kPanelRows);
 }
 
 inline bool can_interleave(DType type) { return interleaved_format(type) != nullptr; }

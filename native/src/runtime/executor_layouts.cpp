@@ -26,7 +26,8 @@ const char* not_panels(const Tensor& t) {
   if (block == 0) return "its type does not have that layout";
   if (t.ne[0] % block != 0) return "its rows do not have whole blocks of that layout";
   const bool whole = t.ne[1] % kPanelRows == 0;
-  const bool one = t.layout == Layout::kInterleaved && t.ne[2] * t.ne[3] == 1;
+  const bool ends_in_rows = t.layout == Layout::kInterleaved || t.layout == Layout::kOrdered;
+  const bool one = ends_in_rows && t.ne[2] * t.ne[3] == 1;
   if (!whole && !(one && has_panels(t.type, t.ne[1]))) {
     return "its number of rows is not a multiple of 32";
   }

@@ -11,7 +11,9 @@ torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
 from tests.backends.opencl_device import opencl  # noqa: E402
+from weft import _native  # noqa: E402
 from weft.backends import make_backend  # noqa: E402
+from weft.dtype import DTYPES  # noqa: E402
 from weft.errors import ProgramError, UnsupportedOpError  # noqa: E402
 from weft.frontends import fx  # noqa: E402
 from weft.frontends.fx.registry import VISITORS, visitor  # noqa: E402
@@ -39,6 +41,18 @@ def test_weights_stay_in_the_memory_of_the_module() -> None:
     buffer = leaves["0.weight"].buffer
     assert buffer is not None
     assert buffer.data.ctypes.data == m[0].weight.data_ptr()
+
+
+def test_weights_of_products_are_repacked_unless_told_not_to() -> None:
+    m, x = torch.nn.Linear(64, 96), torch.randn(5, 64)
+    cpu = make_backend("cpu")
+    panels = DTYPES["f32"].id in _native.interleaved_types(cpu.target)
+    for options, repacked in (({}, panels), ({"repack": False}, False)):
+        f = weft.from_torch(m, (x,), devices=[cpu], **options)
+        torch.testing.assert_close(f(x), m(x))
+        assert f.session.program.plan.to_json()["repacked"] == (
+            {"weight": "CPU_R32"} if repacked else {}
+        )
 
 
 def test_a_dynamic_dimension_has_its_bounds() -> None:

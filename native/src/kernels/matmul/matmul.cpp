@@ -33,8 +33,17 @@ const SharedForm* form_of(const Call& call, int64_t n) {
   return form != nullptr && form->pays(described(call), described(call, n)) ? form : nullptr;
 }
 
+// Columns that panels of floats multiply at a time: what they give stays in the second-level cache
+// until functions were applied to it. Tiles of every target divide their number.
+constexpr int64_t kPanelRun = 240;
+constexpr int64_t kRunStep = 24;
+
+// Whether the product finishes its results.
+bool finishes(const Call& call) { return product_of(call).few.finishes && call.src[0]->ne[0] > 0; }
+
 // All columns of src1 that one matrix of src0 multiplies are taken together. An item is a matrix, a
-// run of columns (only when there are too few rows to share out) and kItemRows rows.
+// run of columns (when there are too few rows to share out, or results would leave the cache) and
+// kItemRows rows.
 struct Work {
   int64_t per2, per3;  // matrices of src1 for one of src0, along dimensions 2 and 3
   int64_t n_columns;
@@ -55,6 +64,11 @@ struct Work {
     const int64_t shares = 4 * int64_t{call.n_threads};
     const int64_t wanted = shares / max64(1, row_blocks * matrices);
     column_run = max64(1, n_columns);
+    if (n_columns > kPanelRun && finishes(call)) {
+      const int64_t runs = (n_columns + kPanelRun - 1) / kPanelRun;
+      const int64_t share = (n_columns + runs - 1) / runs;
+      column_run = (share + kRunStep - 1) / kRunStep * kRunStep;
+    }
     if (wanted > 1) column_run = min64(column_run, max64(48, n_columns / wanted / 48 * 48));
     column_runs = (n_columns + column_run - 1) / column_run;
     form = form_of(call, n_columns);
@@ -79,9 +93,11 @@ void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, in
     const int64_t last = min64(x.ne[1], start + n - c);
     const int64_t i2 = w2 * work.per2 + batch % work.per2;
     const int64_t i3 = w3 * work.per3 + batch / work.per2;
-    for (int64_t i1 = start; i1 < last; ++i1, ++c) {
-      in[c] = row_data(x, {i1, i2, i3});
-      out[c] = reinterpret_cast<float*>(row_data(call.dst, {i1, i2, i3}));
+    const char* from = row_data(x, {start, i2, i3});
+    char* to = row_data(call.dst, {start, i2, i3});
+    for (int64_t i1 = start; i1 < last; ++i1, ++c, from += x.nb[1], to += call.dst.nb[1]) {
+      in[c] = from;
+      out[c] = reinterpret_cast<float*>(to);
     }
   }
 }
@@ -132,9 +148,6 @@ int64_t items(const Call& call) {
   const Work work(call);
   return work.matrices * work.column_runs * work.row_blocks;
 }
-
-// Whether the product finishes its results.
-bool finishes(const Call& call) { return product_of(call).few.finishes && call.src[0]->ne[0] > 0; }
 
 int64_t grain(const Call& call) {
   const Work work(call);

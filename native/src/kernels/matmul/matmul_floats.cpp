@@ -270,19 +270,46 @@ const float* panel_of(const Weights& w, int64_t row) {
   return reinterpret_cast<const float*>(w.data + row * w.row_stride);
 }
 
+// Columns left..right that are multiplied together, and where they can be read as they are.
+struct Run {
+  int64_t right;
+  const float* columns = nullptr;  // nullptr: they are packed first
+  int64_t stride = 0;              // words from column to column
+};
+
+// The columns from `left` on. Panels read words of columns one by one, so that a column may begin
+// anywhere and have any length.
+Run find_run(const Columns& columns, int64_t left, int64_t k, int64_t pair) {
+  const int64_t size = 4 / pair;
+  const bool are_words = columns.packed == nullptr && columns.element_stride == size &&
+                         columns.type == (pair == 1 ? DType::kF32 : DType::kBF16);
+  if (!are_words || reinterpret_cast<uintptr_t>(columns.x[left]) % 4 != 0) {
+    // more of them than there is room for to pack them: what is staged is for as many as can be
+    const int64_t wide = columns.packed != nullptr ? even_share(columns.n, kStagedColumns)
+                                                   : columns_at_once(columns.n, k, pair);
+    return {min64(columns.n, left + wide)};
+  }
+  const int64_t most = min64(columns.n, left + even_share(columns.n, kStagedColumns));
+  Run run = {left + 1, reinterpret_cast<const float*>(columns.x[left])};
+  if (run.right == most) return run;
+  const int64_t stride = columns.x[left + 1] - columns.x[left];
+  if (stride % 4 != 0) return run;
+  while (run.right < most && columns.x[run.right] - columns.x[run.right - 1] == stride) ++run.right;
+  run.stride = stride / 4;
+  return run;
+}
+
 // `ordered`: rows that become panels of `words` words of depth on the way.
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      const PanelWords& way, bool ordered, char* scratch) {
   const ManyScratch s(scratch);
-  // more of them than there is room for to pack them: what is staged is for as many as can be
-  const bool there =
-      columns.packed != nullptr || are_in_place(columns, 0, columns.n, w.k, way.pair);
-  const int64_t wide =
-      there ? even_share(columns.n, kStagedColumns) : columns_at_once(columns.n, w.k, way.pair);
-  for (int64_t left = 0; left < columns.n; left += wide) {
-    const int64_t right = min64(columns.n, left + wide);
+  for (int64_t left = 0; left < columns.n;) {
+    const Run run = find_run(columns, left, w.k, way.pair);
     for (int64_t k = 0; k < w.k; k += kSlabWords * way.pair) {
-      const Slab slab = find_slab(columns, left, right, k, w.k, way.pair, s);
+      const Slab slab = run.columns == nullptr
+                            ? find_slab(columns, left, run.right, k, w.k, way.pair, s)
+                            : Slab{k, min64(kSlabWords * way.pair, w.k - k),
+                                   run.columns + k / way.pair, run.stride};
       for (int64_t i = 0; i < slab.n; i += way.words * way.elements) {
         const int64_t words = min64(way.words, (slab.n - i) / way.elements);
         const bool last = k + i + words * way.elements == w.k;
@@ -304,10 +331,11 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
           const int64_t depth = words * way.elements / way.pair;
           const PanelPart part = {
               panel, slab.columns + i / way.pair, slab.stride, depth, k + i == 0, finish};
-          way.kernels.columns(part, right - left, columns.out + left, r);
+          way.kernels.columns(part, run.right - left, columns.out + left, r);
         }
       }
     }
+    left = run.right;
   }
 }
 
@@ -369,8 +397,37 @@ void multiply_float_tiles(const Weights& w, int64_t begin, int64_t end, const Co
   }
 }
 
+// Rows behind the last whole panel, which stay rows and are added up as such.
+static void multiply_tail(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                          char* scratch) {
+  if (begin == end) return;
+  // tiles round weights that meet bf16, dot products do not
+  const bool rounds = w.type != DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
+  if (columns.n <= kFewColumns && !rounds) {
+    multiply_float_dots(w, begin, end, columns, scratch);
+  } else {
+    multiply_float_tiles(w, begin, end, columns, scratch);
+  }
+  const Finish& finish = columns.finish;
+  if (finish.bias == nullptr && !finish.limits) return;
+  for (int64_t c = 0; c < columns.n; ++c) {
+    float* out = columns.out[c];
+    for (int64_t r = begin; r < end; ++r) {
+      float y = finish.bias == nullptr ? out[r] : out[r] + finish.bias[r];
+      if (finish.limits && y < finish.low) y = finish.low;
+      if (finish.limits && y > finish.high) y = finish.high;
+      out[r] = y;
+    }
+  }
+}
+
+// The end of the whole panels of rows that begin with one and go up to `end`.
+static int64_t whole_panels(int64_t end) { return end / kPanelRows * kPanelRows; }
+
 void multiply_panel_column(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                            char* scratch) {
+  const int64_t whole = whole_panels(end);
+  multiply_tail(w, whole, end, columns, scratch);
   const PanelWords way = panel_words(w.type, columns);
   const FewScratch s(scratch, columns, w.k);
   const auto* x = reinterpret_cast<const float*>(columns.x[0]);
@@ -380,22 +437,25 @@ void multiply_panel_column(const Weights& w, int64_t begin, int64_t end, const C
     x = s.columns;
   }
   int64_t r = begin;
-  for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
+  for (; r + 2 * kPanelRows <= whole; r += 2 * kPanelRows) {
     way.kernels.column[1](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
   }
-  if (r < end) way.kernels.column[0](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
+  if (r < whole) way.kernels.column[0](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
 }
 
 void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                            char* scratch) {
-  multiply_panels(w, begin, end, columns, panel_words(w.type, columns), false, scratch);
+  multiply_panels(w, begin, whole_panels(end), columns, panel_words(w.type, columns), false,
+                  scratch);
+  multiply_tail(w, whole_panels(end), end, columns, scratch);
 }
 
 void multiply_ordered_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                              char* scratch) {
   PanelWords way = panel_words(w.type, columns);
   way.words = kStagedWords;
-  multiply_panels(w, begin, end, columns, way, true, scratch);
+  multiply_panels(w, begin, whole_panels(end), columns, way, true, scratch);
+  multiply_tail(w, whole_panels(end), end, columns, scratch);
 }
 
 int64_t few_float_dots(DType) { return kFewColumns; }
@@ -408,6 +468,9 @@ constexpr SharedForm kPackedFloats = {
     .pays =
         [](const Weights& w, const Columns& columns) {
           const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+          const bool are_words = columns.element_stride == 4 / pair &&
+                                 columns.type == (pair == 1 ? DType::kF32 : DType::kBF16);
+          if (w.layout != Layout::kRows && are_words) return false;  // panels read them in place
           return columns.n > kFewColumns && w.k > kSlabWords * pair && is_worth_sharing(w, columns);
         },
     .bytes =

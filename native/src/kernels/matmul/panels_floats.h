@@ -51,6 +51,26 @@ static inline vf finished(const Finish& finish, vf sum, int64_t row) {
   return finish.limits ? limit(sum, splat(finish.low), splat(finish.high)) : sum;
 }
 
+// The same for kColumns columns of kVectors vectors. What is asked for is asked once, not for each.
+template <int kColumns, int kVectors>
+static inline void finish_sums(const Finish& finish, vf (&acc)[kColumns][kVectors], int64_t row) {
+  if (finish.bias != nullptr) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const vf bias = load(finish.bias + row + v * kLanes);
+#pragma GCC unroll 12
+      for (int c = 0; c < kColumns; ++c) acc[c][v] = acc[c][v] + bias;
+    }
+  }
+  if (!finish.limits) return;
+  const vf low = splat(finish.low), high = splat(finish.high);
+#pragma GCC unroll 12
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[c][v] = limit(acc[c][v], low, high);
+  }
+}
+
 // kColumns columns of a result: row 0 of the panel of each.
 template <class Words, int kColumns>
 static void multiply_panel(const PanelPart& part, float* const* out, int64_t row) {
@@ -77,13 +97,11 @@ static void multiply_panel(const PanelPart& part, float* const* out, int64_t row
         for (int v = 0; v < kVectors; ++v) acc[c][v] = Words::add(acc[c][v], rows[v], factor);
       }
     }
+    finish_sums(part.finish, acc, row + r);
 #pragma GCC unroll 12
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t at = row + r + v * kLanes;
-        store(out[c] + at, finished(part.finish, acc[c][v], at));
-      }
+      for (int v = 0; v < kVectors; ++v) store(out[c] + row + r + v * kLanes, acc[c][v]);
     }
   }
 }

@@ -67,7 +67,10 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
         !table().type(weights.type).matmul_interleaved) {
       return "only floats are added up in the order of panels";
     }
-    if (weights.ne[1] % kItemRows != 0) return "that order is for whole panels of 32 rows";
+    const bool one = weights.ne[2] * weights.ne[3] == 1;
+    if (weights.ne[1] % kItemRows != 0 && !(one && has_panels(weights.type, weights.ne[1]))) {
+      return "the order of panels needs 32 rows, or more in one matrix";
+    }
   }
   if (weights.layout == Layout::kLevels) {
     if (!table().type(weights.type).matmul_levels ||

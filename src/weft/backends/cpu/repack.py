@@ -34,7 +34,7 @@ _ALIGNMENT = 64
 
 def can_repack(tensor: Tensor) -> bool:
     """Whether a matrix, or a stack of them, can have the layout: whole panels, whole words, no
-    gaps. One matrix of a quantized type may have rows behind the last panel, which stay rows."""
+    gaps. One matrix may have rows behind the last panel, which stay rows, but not of i2_s."""
     block = _native.interleaved_block(tensor.dtype.id)
     sizes = [n for n in tensor.ne if isinstance(n, int)]
     return (
@@ -49,8 +49,8 @@ def can_repack(tensor: Tensor) -> bool:
 
 def has_panels(dtype: DType, rows: int, *, one: bool = True) -> bool:
     """True if `rows` rows of a type that has the layout are whole panels, or may end in rows, as
-    `one` matrix of a quantized type may (`has_panels` in `native/src/quants/interleave.h`)."""
-    ends_in_rows = one and dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS
+    `one` matrix may, but not of i2_s (`has_panels` in `native/src/quants/interleave.h`)."""
+    ends_in_rows = one and not dtype.tail and rows > PANEL_ROWS
     return rows % PANEL_ROWS == 0 or ends_in_rows
 
 
