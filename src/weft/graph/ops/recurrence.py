@@ -274,7 +274,7 @@ def linear_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     """A linear recurrence along dimension 1: y[i] = a[i] y[i - 1] + b[i], where y[-1] is `h`.
 
     a, b: f32 [n, n_t, n2, n3], h: [n, 1, n2, n3] -> f32 [n, n_t, n2, n3]. Raises GraphError for
-    other sizes and types, and for rows with gaps."""
+    other sizes and types, and for rows with gaps. PyTorch has it as an associative_scan."""
     op = "LINEAR_SCAN"
     for role, t in (("a", a), ("b", b), ("h", h)):
         require_type(t, ("f32",), op, role)

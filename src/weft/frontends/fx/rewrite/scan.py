@@ -418,17 +418,18 @@ def _ssm(
     by_step = step.permuted((1, 0, 2))
     inputs = x.viewed((batch, steps, rows, 1), (x.strides[1], x.strides[0], x.strides[2], 1))
     rates = rate.viewed((rows, lanes), rate.strides[2:])
-    columns = [
-        c.viewed((batch, steps, 1, lanes), (c.strides[1], c.strides[0], 0, c.strides[-1]))
+    into, out = (
+        b.rows(c.viewed((batch, steps, 1, lanes), (c.strides[1], c.strides[0], 0, c.strides[-1])))
         for c in (c_in, c_out)
-    ]
+    )
     ids = b.constant(np.arange(upper(batch)), torch.int32).viewed((batch,), (1,))
     result = g.ssm_scan(
         reshaped_to(b.dense(first), (lanes, 1, rows, batch)),
         b.rows(inputs),
         reshaped_to(b.dense(by_step), (rows, steps, batch)),
         reshaped_to(b.dense(rates), (lanes, rows)),
-        *(b.rows(c) for c in columns),
+        into,
+        out,
         b.flat(ids),
     )
     whole = Value.whole(result, torch.float32, (result.n_elements,))
