@@ -350,6 +350,19 @@ def test_positions_may_be_written_into_a_tensor() -> None:
     assert sum(found.values()) < 6
 
 
+def test_states_that_are_read_in_another_way_are_slices_of_a_scan() -> None:
+    def summed(x: Any, gate: Any, h: Any) -> Any:
+        total = torch.zeros_like(h)
+        for i in range(x.shape[0]):
+            h = gate[i] * h + x[i]
+            total = total + torch.tanh(h)
+        return total, h
+
+    found = ops(summed, torch.randn(8, 3, 5), torch.rand(8, 3, 5), torch.randn(3, 5))
+    assert found["LINEAR_SCAN"] == 1
+    assert "MUL" not in found
+
+
 def test_other_loops_are_no_scans() -> None:
     def backwards(x: Any, h: Any) -> Any:
         outputs = []
@@ -380,5 +393,6 @@ def test_other_loops_are_no_scans() -> None:
         return torch.stack([outputs[1], outputs[0], *outputs[2:]])
 
     x, h = torch.randn(6, 4), torch.randn(4)
-    for function in (backwards, not_linear, part, out_of_order):
+    for function in (backwards, not_linear, part):
         assert "LINEAR_SCAN" not in ops(function, x, h)
+    assert ops(out_of_order, x, h)["CONCAT"] == 5  # not the result as it is

@@ -2,9 +2,9 @@
 
 The loop is h = a[i] h + b[i], where a[i] and b[i] are slices number i of two tensors. It ends in a
 stack of what it gives at each position, or in a tensor that is filled slice by slice: h itself, or
-its sum of products with slice number i of a third tensor. Models write state-space layers so
-(Mamba), and gated recurrences (minimal GRUs, RG-LRU). Names do not matter: nodes are followed back
-from the end of the loop to the state before the first position.
+its sum of products with slice number i of a third tensor. Where its states are read in another way,
+they are slices of one op's result. Models write state-space layers so (Mamba), and gated
+recurrences (minimal GRUs, RG-LRU). Names do not matter: nodes are followed from state to state.
 
 A loop of a selective scan, with a = exp(rate step) and b = step x column, is SSM_SCAN; any other is
 LINEAR_SCAN along the positions. Loops over single steps of a recurrent layer are RNN.
@@ -56,6 +56,24 @@ class Loop:
     """The state before the first position."""
     states: tuple[Node, ...]
     """The nodes of the states, in order."""
+
+
+@rewrite("scan", aten.add.Tensor)
+def state_of_scan(b: Builder, call: Call) -> Value | None:
+    """A state of a loop whose states are read in another way: a slice of LINEAR_SCAN's result."""
+    if call.node not in b.loop_states:
+        loop = _loop_from(call.node)
+        if loop is None or not _is_plain(loop):
+            return None
+        states = _states(b, call, loop)
+        for i, node in enumerate(loop.states):
+            b.loop_states[node] = _number(states, i)
+    return b.loop_states[call.node]
+
+
+def _number(v: Value, i: Size) -> Value:
+    """Slice number `i` along the first dimension."""
+    return v.viewed(v.shape[1:], v.strides[1:], v.offset + i * v.strides[0])
 
 
 @rewrite("scan", aten.stack.default)
@@ -129,10 +147,7 @@ def _scan(b: Builder, call: Call, parts: Sequence[Node], dim: int) -> Value | No
         columns = _all_slices([vector for _, vector in reads])
         if columns is None:
             return None
-    shape = fake_of(loop.states[0]).shape
-    if any(fake_of(n).dtype is not torch.float32 for n in (*loop.states, loop.first)):
-        return None
-    if tuple(fake_of(loop.first).shape) != tuple(shape):
+    if not _is_plain(loop):
         return None
     found = _selective(b, call, loop, columns) if columns is not None else None
     found = found or _linear(b, call, loop, columns)
@@ -190,6 +205,13 @@ def _goes_on(call: Call, before: Node) -> bool:
     if not isinstance(hx, (list, tuple)):
         return hx is before
     return all(_is_item(h) and h.args == (before, i) for i, h in enumerate(hx))
+
+
+def _is_plain(loop: Loop) -> bool:
+    """Whether all states are float32 and of one shape."""
+    fakes = [fake_of(n) for n in (loop.first, *loop.states)]
+    same = all(f.shape == fakes[0].shape and f.dtype is torch.float32 for f in fakes)
+    return same and fakes[0].dim() > 0
 
 
 # -- the loop --------------------------------------------------------------------------------------
@@ -259,6 +281,35 @@ def _loop(heads: Sequence[Node]) -> Loop | None:
     return Loop(rates, summands, before, tuple(heads))
 
 
+def _loop_from(first: Node) -> Loop | None:
+    """The loop whose first state this is."""
+    for a, h, added in _terms(first):
+        rates, summands = _slice(a), _slice(added)
+        if rates is None or summands is None or rates[2] or summands[2] or not isinstance(h, Node):
+            continue
+        count = fake_of(rates[0]).shape[rates[1]]
+        states = [first]
+        while len(states) < count:
+            after = _next_state(states[-1], (*rates[:2], len(states)), (*summands[:2], len(states)))
+            if after is None:
+                break
+            states.append(after)
+        if len(states) == count >= LEAST:
+            return _loop(states)
+    return None
+
+
+def _next_state(state: Node, rate: tuple[Any, ...], summand: tuple[Any, ...]) -> Node | None:
+    """The state after `state`, by the slices that it is computed from."""
+    for scaled in state.users:
+        if is_call(scaled, "mul"):
+            for after in scaled.users:
+                for a, h, added in _terms(after):
+                    if h is state and _slice(a) == rate and _slice(added) == summand:
+                        return after
+    return None
+
+
 def _is_slice(node: Any, i: int) -> bool:
     found = _slice(node)
     return found is not None and found[2] == i
@@ -304,17 +355,13 @@ def _ahead(v: Value, dim: int) -> Value:
     return v.permuted([dim, *(d for d in range(v.rank) if d != dim)])
 
 
-def _linear(
-    b: Builder, call: Call, loop: Loop, columns: Slices | None
-) -> tuple[Value, Value] | None:
-    """The stack, positions first, and the last state, by LINEAR_SCAN."""
+def _states(b: Builder, call: Call, loop: Loop) -> Value:
+    """All states, positions first, by LINEAR_SCAN."""
     rates, summands = (_ahead(call.as_value(s.node), s.dim) for s in (loop.a, loop.b))
     first = call.as_value(loop.first)
     steps, *shape = rates.shape
-    rank = first.rank
-    if rank == 0:
-        return None
     # positions go before the last dimension, whose elements are lanes
+    rank = first.rank
     order = [*range(1, rank), 0, rank]
     a, added = (b.dense(v.permuted(order)) for v in (rates, summands))
     lanes = shape[-1]
@@ -323,11 +370,19 @@ def _linear(
     h = reshaped_to(b.dense(first), (lanes, 1, outer))
     result = g.linear_scan(reshaped_to(a, ne), reshaped_to(added, ne), h)
     states = Value.whole(result, torch.float32, (*shape[:-1], steps, lanes))
-    moved = _ahead(states, rank - 1)
-    last = moved.viewed(moved.shape[1:], moved.strides[1:], (steps - 1) * moved.strides[0])
+    return _ahead(states, rank - 1)
+
+
+def _linear(
+    b: Builder, call: Call, loop: Loop, columns: Slices | None
+) -> tuple[Value, Value] | None:
+    """The stack, positions first, and the last state, by LINEAR_SCAN."""
+    moved = _states(b, call, loop)
+    steps, *shape = moved.shape
+    last = _number(moved, steps - 1)
     if columns is None:
         return moved, last
-    batch, rows, _ = shape
+    batch, rows, lanes = shape
     c = _ahead(call.as_value(columns.node), columns.dim)  # [steps, batch, lanes]
     if c.shape != (steps, batch, lanes):
         return None
