@@ -257,7 +257,8 @@ def test_values_of_blocks_are_left_out(traced, rewritten):
 
 
 def test_every_name_is_that_of_one_step(lower, traced):
-    run = traced(nn.LSTM(8, 8, batch_first=True), (torch.randn(2, 3, 8),))
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Tanh()) for _ in range(16)]
+    run = traced(nn.Sequential(*layers, nn.LSTM(8, 8)), (torch.randn(2, 3, 8),))
     names = [e.name for e in run.events()]
     assert len(names) == len(set(names)) > 40
     run.gaps(), run.gaps(EDGE)

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from golden import needs_vectors
 from graph_ops import Leaves, agree, on_reference, recorded_cases_fail
-from harness import refusal, result, run_op, tensor
+from harness import Operand, refusal, result, run_op, tensor
 from numpy.typing import NDArray
 
 from tests.targets import BUT_PRODUCTS, TARGETS
-from weft import Session, Sym, compile, quants
+from weft import Session, Sym, _native, compile, quants
 from weft import graph as g
+from weft.dtype import DTYPES
 from weft.graph import Graph, Tensor
 from weft.graph.params import pack
+from weft.program import LAYOUTS
 
 Array = NDArray[Any]
 OPS = (
@@ -81,6 +83,85 @@ def test_ssm_scan(
 def test_ssm_scan_with_a_rate_per_state(d_state: int) -> None:
     leaves = Leaves(d_state)
     agree(scan(leaves, d_state, 1, 40, 1, 7, 2, 3, mamba1=True), leaves)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("cell", "units", "width", "n_seqs"),
+    [("lstm", 70, 70, 1), ("lstm", 64, 37, 3), ("gru", 33, 33, 10), ("tanh", 150, 150, 2)],
+)
+def test_recurrent_layers(cell: str, units: int, width: int, n_seqs: int, reverse: bool) -> None:
+    leaves = Leaves(units)
+    agree(recurrent(leaves, cell, units, width, n_seqs, 6, reverse), leaves)
+
+
+def recurrent(
+    leaves: Leaves,
+    cell: str,
+    units: int,
+    width: int,
+    n_seqs: int,
+    steps: int,
+    reverse: bool = False,
+) -> Tensor:
+    gates, is_lstm = g.RnnCell[cell.upper()].gates, cell == "lstm"
+    return g.rnn(
+        leaves.uniform(-0.2, 0.2, width, -(-units // 32) * 32, gates),  # rows behind are not read
+        leaves.normal(gates * units, n_seqs, steps),
+        leaves.normal(width, n_seqs),
+        leaves.normal(units, n_seqs) if is_lstm else None,
+        leaves.normal(gates * units),
+        leaves.uniform(-0.2, 0.2, units, width) if width != units else None,
+        cell=cell,
+        reverse=reverse,
+    )
+
+
+@pytest.mark.parametrize("target", BUT_PRODUCTS)
+@pytest.mark.parametrize(
+    ("cell", "units", "width"),
+    [("lstm", 128, 128), ("lstm", 128, 90), ("gru", 130, 130), ("relu", 300, 300)],
+)
+def test_a_layer_is_the_same_however_it_is_cut(
+    target: str, cell: str, units: int, width: int
+) -> None:
+    """To the last bit: sequences alone, packed weights, and other numbers of threads."""
+    steps, n_seqs = 40, 9
+    leaves = Leaves(units)
+    node = recurrent(leaves, cell, units, width, n_seqs, steps)
+    sources = [None if t is None else leaves.operand(t) for t in node.src]
+    x, h, c = (None if t is None else leaves.data[t.name] for t in node.src[1:4])
+    w = sources[0]
+    assert w is not None
+    panels = Operand(
+        np.zeros_like(w.memory), w.dtype, w.ne, w.nb, layout=LAYOUTS.index("interleaved")
+    )
+    rows = w.ne[1] * w.ne[2]
+    _native.interleave(
+        DTYPES["f32"].id, w.memory, panels.memory, rows, width, _native.ThreadPool(1)
+    )
+
+    def run(one: slice, weights: Operand, threads: int) -> Array:
+        n = len(range(n_seqs)[one])
+        some = [None if v is None else tensor(v[..., one, :]) for v in (x, h, c)]
+        to = result("f32", (width * n * steps + (units * n if cell == "lstm" else 0),))
+        operands = [weights, *some, *sources[4:]]
+        y = run_op("RNN", to, operands, pack(node.params), target, threads).reshape(-1)
+        return y[: width * n * steps].reshape(steps, n, width)
+
+    y = run(slice(None), w, 1)
+    for threads in (1, 2, 3):
+        for weights in (w, panels):
+            assert np.array_equal(run(slice(None), weights, threads), y)
+            assert np.array_equal(run(slice(4, 5), weights, threads)[:, 0], y[:, 4])
+    assert np.array_equal(run(slice(0, 4), panels, 2), y[:, :4])
+
+
+@pytest.mark.parametrize(("n", "steps", "outer"), [(1, 9, 5), (16, 1, 3), (67, 5, 2), (200, 3, 1)])
+def test_linear_scan(n: int, steps: int, outer: int) -> None:
+    leaves = Leaves(n)
+    a, b = leaves.uniform(-1, 1, n, steps, outer), leaves.normal(n, steps, outer)
+    agree(g.linear_scan(a, b, leaves.normal(n, 1, outer)), leaves)
 
 
 def test_a_slot_that_does_not_exist_starts_from_zeros() -> None:

@@ -20,10 +20,10 @@ enum class Op : int32_t {
   kDsv4HcComb, kDsv4HcPre, kDsv4HcPost, kConvNd, kConv2dLast, kPoolNd, kInterpolate, kGather,
   kScatter, kIndex, kIndexPut, kSortIndices, kPadNd, kSearchSorted, kNorm, kRmsNorm, kL2Norm,
   kGroupNorm, kMulMat, kMulMatId, kOutProd, kSolveTri, kQuantize, kCdist, kMulMatInt, kSsmConv,
-  kSsmScan, kRwkvWkv6, kRwkvWkv7, kGatedLinearAttn, kGatedDeltaNet, kSum, kSumRows, kMean,
-  kCumsum, kArgmax, kCountEqual, kArgsort, kTopK, kArange, kTimestepEmbedding, kTri, kDiag,
-  kDiagMaskInf, kDiagMaskZero, kCrossEntropyLoss, kGetRows, kGetRowsBack, kSetRows, kConcat,
-  kRepeat, kRepeatBack, kRoll, kPad, kPadReflect1d, kUpscale, kPool1d, kPool2d, kWinPart,
+  kSsmScan, kRwkvWkv6, kRwkvWkv7, kGatedLinearAttn, kGatedDeltaNet, kRnn, kLinearScan, kSum,
+  kSumRows, kMean, kCumsum, kArgmax, kCountEqual, kArgsort, kTopK, kArange, kTimestepEmbedding,
+  kTri, kDiag, kDiagMaskInf, kDiagMaskZero, kCrossEntropyLoss, kGetRows, kGetRowsBack, kSetRows,
+  kConcat, kRepeat, kRepeatBack, kRoll, kPad, kPadReflect1d, kUpscale, kPool1d, kPool2d, kWinPart,
   kWinUnpart, kGetRelPos, kCount
 };
 
@@ -121,6 +121,13 @@ enum class Activation : int64_t {
 
 template <>
 inline constexpr int64_t kMembers<Activation> = 10;
+
+enum class RnnCell : int64_t {
+  kLstm = 0, kGru = 1, kTanh = 2, kRelu = 3
+};
+
+template <>
+inline constexpr int64_t kMembers<RnnCell> = 4;
 
 enum class SortOrder : int64_t {
   kAsc = 0, kDesc = 1
@@ -379,6 +386,11 @@ enum class DeltaNetSlot : int {
   kK = 0, kSlots = 1
 };
 
+// Parameters of RNN.
+enum class RnnSlot : int {
+  kCell = 0, kReverse = 1, kSlots = 2
+};
+
 // Parameters of ARGSORT.
 enum class ArgsortSlot : int {
   kOrder = 0, kSlots = 1
@@ -623,6 +635,10 @@ inline constexpr OpInfo kOpInfo[] = {
    "GATED_LINEAR_ATTN 5..5 scale:float"},
   {"GATED_DELTA_NET", 6, 6, 1, false,
    "GATED_DELTA_NET 6..6 k:int"},
+  {"RNN", 3, 6, 2, false,
+   "RNN 3..6 cell:RnnCell(LSTM=0,GRU=1,TANH=2,RELU=3) reverse:bool"},
+  {"LINEAR_SCAN", 3, 3, 0, false,
+   "LINEAR_SCAN 3..3"},
   {"SUM", 1, 1, 0, false,
    "SUM 1..1"},
   {"SUM_ROWS", 1, 1, 0, false,

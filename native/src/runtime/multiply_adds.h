@@ -41,6 +41,8 @@ inline double multiply_adds(Op op, const Call& call, double n) {
       return n * size(call, 0, 0);
     case Op::kOutProd:
       return n * size(call, 0, 1);
+    case Op::kRnn:
+      return first(call, 1, 4) * size(call, 0, 0);
     default:
       return -1;
   }

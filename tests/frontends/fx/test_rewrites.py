@@ -268,3 +268,131 @@ def test_a_pattern_does_not_reach_behind_a_write() -> None:
     reference(x, at)
     for factor in (2, 3):
         torch.testing.assert_close(program(x * factor, at), reference(x * factor, at))
+
+
+# -- loops that torch.export has unrolled ----------------------------------------------------------
+
+
+class Scan(nn.Module):
+    """A selective scan as models write it; `time` is the dimension of positions."""
+
+    def __init__(self, time: int = 2, *, sums: bool = False, exact: bool = True) -> None:
+        super().__init__()
+        self.rates = nn.Parameter(-torch.rand(12, 8) - 0.1)
+        self.time, self.sums, self.exact = time, sums, exact
+
+    def forward(self, x: Any, s: Any, columns: Any, rows: Any) -> Any:
+        step = F.softplus(s) if self.exact else s.abs()
+        at = (slice(None),) * self.time
+        shape = (1, 12, 1, 8) if self.time == 2 else (1, 1, 12, 8)
+        decay = torch.exp(self.rates.view(shape) * step[..., None])
+        wide = columns[:, None] if self.time == 2 else columns[:, :, None]
+        added = step[..., None] * wide * x[..., None]
+        h, outputs = torch.zeros(x.shape[0], 12, 8), []
+        for i in range(columns.shape[1]):
+            h = decay[(*at, i)] * h + added[(*at, i)]
+            if self.sums:
+                outputs.append((h * rows[:, i].unsqueeze(1)).sum(-1))
+            else:
+                outputs.append(torch.matmul(h, rows[:, i].unsqueeze(-1))[:, :, 0])
+        return torch.stack(outputs, dim=self.time), h
+
+
+def scan_inputs(time: int, steps: int = 7) -> list[Any]:
+    shape = (2, 12, steps) if time == 2 else (2, steps, 12)
+    wide = (2, steps, 8)
+    return [torch.randn(shape), torch.randn(shape), torch.randn(wide), torch.randn(wide)]
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("time", [1, 2])
+def test_a_selective_scan_is_one_op(time: int, sums: bool) -> None:
+    found = ops(Scan(time, sums=sums), *scan_inputs(time))
+    assert found["SSM_SCAN"] == 1
+    assert sum(found.values()) < 10
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_another_scan_is_a_linear_one(time: int) -> None:
+    found = ops(Scan(time, exact=False), *scan_inputs(time))
+    assert found["LINEAR_SCAN"] == 1
+    assert sum(found.values()) < 20
+
+
+def gated(x: Any, gate: Any, h: Any) -> Any:
+    """A minimal GRU."""
+    keep, added = 1 - torch.sigmoid(gate), torch.sigmoid(gate) * x
+    outputs = []
+    for i in range(x.shape[1]):
+        h = h * keep[:, i] + added[:, i]
+        outputs.append(h)
+    return torch.stack(outputs, 1), h
+
+
+def test_a_gated_recurrence_is_a_linear_scan() -> None:
+    x = torch.randn(3, 9, 20)
+    found = ops(gated, x, torch.randn(3, 9, 20), torch.randn(3, 20))
+    assert found["LINEAR_SCAN"] == 1
+
+
+def test_positions_may_be_written_into_a_tensor() -> None:
+    def filled(x: Any, gate: Any, h: Any) -> Any:
+        out = torch.zeros_like(x)
+        for i in range(x.shape[1]):
+            h = gate[:, i] * h
+            h = h + x[:, i]
+            out[:, i] = h
+        return out
+
+    x = torch.randn(3, 9, 20)
+    found = ops(filled, x, torch.rand(3, 9, 20), torch.randn(3, 20))
+    assert found["LINEAR_SCAN"] == 1
+    assert sum(found.values()) < 6
+
+
+def test_states_that_are_read_in_another_way_are_slices_of_a_scan() -> None:
+    def summed(x: Any, gate: Any, h: Any) -> Any:
+        total = torch.zeros_like(h)
+        for i in range(x.shape[0]):
+            h = gate[i] * h + x[i]
+            total = total + torch.tanh(h)
+        return total, h
+
+    found = ops(summed, torch.randn(8, 3, 5), torch.rand(8, 3, 5), torch.randn(3, 5))
+    assert found["LINEAR_SCAN"] == 1
+    assert "MUL" not in found
+
+
+def test_other_loops_are_no_scans() -> None:
+    def backwards(x: Any, h: Any) -> Any:
+        outputs = []
+        for i in range(6):
+            h = x[5 - i] * h + x[i]
+            outputs.append(h)
+        return torch.stack(outputs)
+
+    def not_linear(x: Any, h: Any) -> Any:
+        outputs = []
+        for i in range(6):
+            h = x[i] * torch.tanh(h) + x[i]
+            outputs.append(h)
+        return torch.stack(outputs)
+
+    def part(x: Any, h: Any) -> Any:
+        outputs = []
+        for i in range(5):
+            h = x[i] * h + x[i]
+            outputs.append(h)
+        return torch.stack(outputs)
+
+    def out_of_order(x: Any, h: Any) -> Any:
+        outputs = []
+        for i in range(6):
+            h = x[i] * h + x[i]
+            outputs.append(h)
+        return torch.stack([outputs[1], outputs[0], *outputs[2:]])
+
+    x, h = torch.randn(6, 4), torch.randn(4)
+    for function in (backwards, not_linear, part):
+        assert "LINEAR_SCAN" not in ops(function, x, h)
+    assert ops(out_of_order, x, h)["CONCAT"] == 5  # not the result as it is

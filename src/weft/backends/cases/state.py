@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from weft import graph as g
-from weft.backends.cases.case import Case, Sources
+from weft.backends.cases.case import Case, Sources, bound
 from weft.graph.tensor import Tensor
 
 _N, _HEADS, _TOKENS, _SEQS = 64, 2, 4, 2
@@ -24,6 +24,12 @@ def state_cases() -> Iterator[Case]:
     yield Case("GATED_LINEAR_ATTN", "", _linear)
     yield Case("GATED_DELTA_NET", "", lambda s: _delta(s, 1))
     yield Case("GATED_DELTA_NET", "gate a key", lambda s: _delta(s, 16))
+    for cell in ("lstm", "gru", "tanh", "relu"):
+        yield Case("RNN", cell, bound(_rnn, cell, 64, 3))
+        yield Case("RNN", f"{cell} reverse", bound(_rnn, cell, 33, 1, True))
+    yield Case("RNN", "lstm proj", bound(_rnn, "lstm", 64, 2, False, 40))
+    yield Case("LINEAR_SCAN", "", lambda s: _linear_scan(s, 37, 2))
+    yield Case("LINEAR_SCAN", "one lane", lambda s: _linear_scan(s, 1, 5))
     yield Case(
         "SOLVE_TRI", "", lambda s: g.solve_tri(_triangle(s, 20, 3), s.normal(7, 20, 3)), 1e-6
     )
@@ -89,3 +95,25 @@ def _triangle(s: Sources, n: int, count: int) -> Tensor:
     rng = np.random.default_rng(5)
     a = np.tril(rng.uniform(-0.3, 0.3, (count, n, n)), -1) + np.eye(n) * rng.uniform(1, 2, (n, n))
     return s.fixed(a)
+
+
+def _rnn(
+    s: Sources, cell: str, units: int, n_seqs: int, reverse: bool = False, width: int = 0
+) -> Tensor:
+    gates = g.RnnCell[cell.upper()].gates
+    is_lstm = cell == "lstm"
+    return g.rnn(
+        s.normal(width or units, units, gates, scale=0.2),
+        s.normal(gates * units, n_seqs, 5),
+        s.normal(width or units, n_seqs),
+        s.normal(units, n_seqs) if is_lstm else None,
+        s.normal(gates * units),
+        s.normal(units, width, scale=0.2) if width else None,
+        cell=cell,
+        reverse=reverse,
+    )
+
+
+def _linear_scan(s: Sources, n: int, outer: int) -> Tensor:
+    rates = s.uniform(-1, 1, n, 9, outer)
+    return g.linear_scan(rates, s.normal(n, 9, outer), s.normal(n, 1, outer))

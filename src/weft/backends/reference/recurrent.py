@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, check_index, f32, kernel
-from weft.graph.ops import DeltaNetParams, LinearAttnParams, SsmScanParams
+from weft.graph.ops import DeltaNetParams, LinearAttnParams, RnnCell, RnnParams, SsmScanParams
 
 F64 = NDArray[np.float64]
 
@@ -164,3 +164,56 @@ def _serve(x: F64, n_seq: int, heads: NDArray[np.intp]) -> F64:
     """Queries or keys for every value head and sequence; fewer of them are shared in rotation."""
     x = x[:, :, heads % x.shape[2]]
     return np.repeat(x, n_seq // x.shape[0], axis=0)
+
+
+@kernel("RNN")
+def rnn(call: Call) -> None:
+    """A recurrent layer: w `[gate, unit, width]`, x `[step, seq, gate * unit]`, h `[seq, width]`.
+
+    With s = h w^T + bias for each gate, s and x in PyTorch's order of gates, per step:
+
+        LSTM: c = sigmoid(x_f + s_f) c + sigmoid(x_i + s_i) tanh(x_g + s_g)
+              h = sigmoid(x_o + s_o) tanh(c), times proj where there is one
+        GRU:  n = tanh(x_n + sigmoid(x_r + s_r) s_n);  h = n + sigmoid(x_z + s_z) (h - n)
+        else: h = tanh or relu of x + s"""
+    p: RnnParams = call.params
+    w, x, h = call.f64(0)[0], call.f64(1)[0], call.f64(2)[0, 0]
+    gates = w.shape[0]
+    units = x.shape[-1] // gates
+    has = [call.optional(i) is not None for i in range(6)]
+    c = call.f64(3)[0, 0] if has[3] else None
+    bias = call.f64(4).reshape(gates, units) if has[4] else np.zeros((gates, units))
+    y = np.empty((x.shape[0], *h.shape))
+    steps = range(len(x))
+    for t in reversed(steps) if p.reverse else steps:
+        into = x[t].reshape(-1, gates, units).swapaxes(0, 1)
+        s = np.einsum("guk,nk->gnu", w[:, :units], h) + bias[:, None]
+        if p.cell is RnnCell.LSTM:
+            assert c is not None
+            i, f, g, o = into + s
+            c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+            h = _sigmoid(o) * np.tanh(c)
+            h = h @ call.f64(5)[0, 0].T if has[5] else h
+        elif p.cell is RnnCell.GRU:
+            new = np.tanh(into[2] + _sigmoid(into[0] + s[0]) * s[2])
+            h = new + _sigmoid(into[1] + s[1]) * (h - new)
+        else:
+            z = into[0] + s[0]
+            h = np.tanh(z) if p.cell is RnnCell.TANH else np.maximum(z, 0)
+        y[t] = h
+    _write(call, y, np.empty(0) if c is None else c)
+
+
+@kernel("LINEAR_SCAN")
+def linear_scan(call: Call) -> None:
+    """y[i] = a[i] y[i - 1] + b[i] along the last dimension but one, from y[-1] = h."""
+    a, b, y = call.f64(0), call.f64(1), call.f64(2)[:, :, 0]
+    out = np.empty(a.shape)
+    for i in range(a.shape[2]):
+        y = a[:, :, i] * y + b[:, :, i]
+        out[:, :, i] = y
+    call.dst.write(out)
+
+
+def _sigmoid(x: F64) -> F64:
+    return 0.5 * np.tanh(0.5 * x) + 0.5

@@ -80,6 +80,8 @@ class Builder:
         """The name of the node that is being built."""
         self.memo: dict[Any, Tensor] = {}
         """Tensors that visitors share, by keys of their own."""
+        self.loop_states: dict[Node, Value] = {}
+        """States of unrolled loops that are parts of one result (`rewrite/scan.py`)."""
         self._dense: dict[Any, Tensor] = {}
         self._f32: dict[Tensor, Tensor] = {}
         self._scalars: dict[tuple[float, DType], Tensor] = {}

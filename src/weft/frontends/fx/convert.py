@@ -28,7 +28,14 @@ from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.hosted import Weights, add_region, carried_input, initial_values, state_leaf
 from weft.frontends.fx.layout import Carried, Value, folded_ne
 from weft.frontends.fx.ops.quantized import chooses_parameters
-from weft.frontends.fx.regions import Region, in_stages, known_constants, regions, why_not_on_host
+from weft.frontends.fx.regions import (
+    Region,
+    in_stages,
+    known_constants,
+    part_of,
+    regions,
+    why_not_on_host,
+)
 from weft.frontends.fx.registry import find_visitor, is_from_data, supports_call
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
@@ -174,7 +181,7 @@ class _Walk:
                     self._region(self.regions[node])
             elif node.op == "placeholder":
                 values[node] = self._leaf(node, specs[node.name])
-            elif node.op == "get_attr":
+            elif node.op == "get_attr" and part_of(node) is None:
                 self._constants[node] = _attribute(self.program, node)
                 values[node] = self._weight(node, node.name, self._constants[node])
             elif node.op == "call_function":

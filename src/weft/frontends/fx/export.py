@@ -7,12 +7,13 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch._decomp import get_decompositions
+from torch._decomp import decomposition_table, get_decompositions
+from torch._subclasses.fake_tensor import is_fake
 from torch.export import ExportedProgram, default_decompositions
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.utils import _pytree as pytree
@@ -36,7 +37,7 @@ def exported(
     args, kwargs = _examples(example_inputs, example_kwargs or {})
     if isinstance(example_inputs, torch.Tensor) and _is_of_one_tensor(dynamic_shapes):
         dynamic_shapes = (dynamic_shapes,)
-    with _without_cache(module, kwargs):
+    with _without_cache(module, kwargs), _layers_of_any_length():
         try:
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
         except RuntimeError as error:
@@ -190,6 +191,47 @@ def _shapes_of_tensors(shapes: Any) -> Iterator[Any]:
         yield shapes
 
 
+_LAYERS = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input, torch.ops.aten.rnn_tanh.input,
+           torch.ops.aten.rnn_relu.input)  # fmt: skip
+
+
+@contextmanager
+def _layers_of_any_length() -> Iterator[None]:
+    """Tells PyTorch's tracer the shapes of recurrent layers.
+
+    It would find them by walking through all steps, which takes seconds, and for a fixed number of
+    steps alone."""
+    kernels = {op: op.py_kernels.copy() for op in _LAYERS}
+    taken_apart = {op: decomposition_table[op] for op in _LAYERS}
+    for op in _LAYERS:
+        for key, kernel in kernels[op].items():
+            op.py_kernels[key] = partial(_shapes_of_layer, kernel)
+        decomposition_table[op] = partial(_shapes_of_layer, taken_apart[op])
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        decomposition_table.update(taken_apart)
+        for op in _LAYERS:
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels[op])
+            op._dispatch_cache.clear()
+
+
+def _shapes_of_layer(kernel: Any, x: Any, hx: Any, params: Any, *rest: Any) -> Any:
+    """Results of a recurrent layer without values, where its tensors have none: outputs, and as
+    many last states as first ones."""
+    if not is_fake(x):
+        return kernel(x, hx, params, *rest)
+    *_, bidirectional, batch_first = rest
+    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    width = states[0].shape[-1] * (1 + bool(bidirectional))
+    outputs = x.new_empty((*x.shape[:2], width))
+    if batch_first:
+        outputs = x.new_empty((x.shape[1], x.shape[0], width)).transpose(0, 1)
+    return (outputs, *(torch.empty_like(s) for s in states))
+
+
 _NOT_CORE = (torch.ops.aten._batch_norm_with_update_functional.default,
              torch.ops.aten._native_batch_norm_legit.no_stats,
              torch.ops.aten._native_batch_norm_legit_functional.default,
@@ -262,7 +304,8 @@ def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedPro
     )
     if _is_core(program, table):
         return program
-    program = program.run_decompositions(table)
+    with _layers_of_any_length():
+        program = program.run_decompositions(table)
     if any(n.target is torch.ops.higher_order.with_effects for n in program.graph.nodes):
         program = _remove_effect_tokens(program)
     return program

@@ -18,7 +18,7 @@ from weft.frontends.fx.builder import Builder, constant_leaf
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.layout import Carried, Value, folded_ne, product
-from weft.frontends.fx.regions import Region
+from weft.frontends.fx.regions import Region, part_of
 from weft.frontends.fx.registry import is_from_data
 from weft.frontends.fx.sizes import Sizes
 from weft.graph.host import HostFunction, host_call
@@ -198,6 +198,10 @@ def _module(
         if node in constants:
             setattr(holder, f"constant{i}", constants[node])
             continue
+        part = part_of(node)
+        if part is not None:
+            setattr(holder, f"part{i}", part)
+            continue
         copied[node] = graph.placeholder(f"source{i}")
         value = builder.values.get(node)
         fake = node.meta.get("val")
@@ -213,8 +217,8 @@ def _module(
         else:
             raise GraphError(f"{node.name} is a result that weft does not compute")
     for i, node in enumerate(outside):
-        if node in constants:
-            copied[node] = graph.get_attr(f"constant{i}")
+        if node in constants or part_of(node) is not None:
+            copied[node] = graph.get_attr(f"constant{i}" if node in constants else f"part{i}")
     for node in region.nodes:
         copied[node] = graph.node_copy(node, copied.__getitem__)
     graph.output(tuple(copied[n] for n in results))

@@ -46,8 +46,8 @@ def is_drawn(node: Node) -> bool:
 
 def why_not_on_host(node: Node) -> str | None:
     """The reason why PyTorch cannot run a node that weft does not convert; None where it can."""
-    if aten_op(node.target) is None and not _is_plain(node.target):
-        return "it runs a part of the program that is chosen at run time"
+    if aten_op(node.target) is None and not (_is_plain(node.target) or runs_parts(node)):
+        return "it is a function of functions that weft does not know"
     if "val" not in node.meta and node.users:
         return "the exporter left no types and shapes on it"
     for other in (node, *node.all_input_nodes):
@@ -55,6 +55,25 @@ def why_not_on_host(node: Node) -> str | None:
             if isinstance(fake, torch.Tensor) and fake.device.type not in ("cpu", "meta"):
                 return f"it is on {fake.device}"
     return None
+
+
+_OF_PARTS = ("cond", "while_loop", "scan", "associative_scan", "map_impl")
+
+
+def runs_parts(node: Node) -> bool:
+    """Whether a node runs parts of the program, which are modules: branches, or bodies of loops."""
+    is_one = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return is_one and node.target.name() in _OF_PARTS
+
+
+def part_of(node: Node) -> torch.nn.Module | None:
+    """The part of the program that a node stands for, or None."""
+    if node.op != "get_attr" or node.graph.owning_module is None:
+        return None
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value if isinstance(value, torch.nn.Module) else None
 
 
 def _is_plain(target: Any) -> bool:

@@ -126,10 +126,11 @@ _WHY_NOT = {
     r"(cond|while_loop)$": (
         "which ops run depends on data; torch.where chooses between results that are both computed"
     ),
-    r"(scan|associative_scan|map_impl|wrap\w*)$": (
-        "weft runs no functions of functions; write the steps out as a loop of Python, which "
-        "torch.export unrolls"
+    r"(scan|associative_scan|map_impl)$": (
+        "weft has no op that runs a part of the program once for each slice; write the steps out "
+        "as a loop of Python, which torch.export unrolls"
     ),
+    r"wrap\w*$": "weft runs no functions of functions; call the function itself",
     r"auto_functionalized": (
         "a custom op that writes its arguments (mutates_args); write one that returns its result"
     ),

@@ -7,10 +7,12 @@ and sizes, or with gaps in their rows, raise GraphError.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from weft.dtype import DTYPES
 from weft.graph.costs import state_updates
-from weft.graph.node import f32, fail, make_node, multiple, require, require_type
-from weft.graph.op import declares
+from weft.graph.node import f32, fail, fixed, make_node, member, multiple, require, require_type
+from weft.graph.op import MultiplyAdds, declares
 from weft.graph.params import Params
 from weft.graph.size import Size, exact_div, is_at_most
 from weft.graph.tensor import Tensor
@@ -38,6 +40,31 @@ class DeltaNetParams(Params):
     """The number of state snapshots in the result, newest first."""
 
     k: int = 1
+
+
+class RnnCell(IntEnum):
+    """The unit of RNN, with the gates whose rows follow each other, in PyTorch's order."""
+
+    LSTM = 0
+    """Input, forget, cell and output."""
+    GRU = 1
+    """Reset, update and new."""
+    TANH = 2
+    RELU = 3
+    """A NaN stays a NaN."""
+
+    @property
+    def gates(self) -> int:
+        """The number of gates."""
+        return {RnnCell.LSTM: 4, RnnCell.GRU: 3}.get(self, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RnnParams(Params):
+    """The unit of RNN, and whether it walks from the last step to the first."""
+
+    cell: RnnCell
+    reverse: bool = False
 
 
 @declares("SSM_CONV")
@@ -184,3 +211,75 @@ def gated_delta_net(
     ne = (s * h, n_tokens * n_seqs + n_states * s * n_seqs)
     params = DeltaNetParams(n_states)
     return make_node(op, F32, ne, q, k, v, g, beta, state, params=params)
+
+
+@declares(
+    "RNN",
+    params=RnnParams,
+    cost=MultiplyAdds(lambda n, s, p: s[1].elements * s[0][0]),
+)
+def rnn(
+    w: Tensor,
+    x: Tensor,
+    h: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    proj: Tensor | None = None,
+    *,
+    cell: RnnCell | str,
+    reverse: bool = False,
+) -> Tensor:
+    """A recurrent layer over all steps: LSTM, GRU, or a plain one with tanh or relu.
+
+    Each step adds the product of `w` with the state `h`, and `bias`, to its row of `x`, the product
+    of the input with its own weights and bias; gates make the next state of it (the equations of
+    PyTorch's LSTM, GRU and RNN). x: [gates units, n_seqs, n_t], w: [width, units or more, gates]
+    (rows behind `units` are not read), h: [width, n_seqs], bias: [gates units]; of an LSTM alone c:
+    [units, n_seqs], and proj: [units, width], which makes a state of `width` numbers of the units;
+    without it the width is the number of units. -> f32 [width n_seqs n_t (+ units n_seqs)]: the
+    states of all steps, each at its place in `x`, then the last `c` of an LSTM. `reverse` walks
+    from the last step to the first. Raises GraphError for other sizes and types."""
+    op = "RNN"
+    kind = member(RnnCell, cell, op)
+    gates, is_lstm = kind.gates, kind is RnnCell.LSTM
+    for role, t in (("w", w), ("x", x), ("h", h), ("c", c), ("bias", bias), ("proj", proj)):
+        if t is None:
+            continue
+        require_type(t, ("f32",), op, role)
+        packed = t.is_contiguous_rows if t is x else t.is_contiguous
+        require(packed, op, f"{role} must be contiguous; use cont()", t)
+    _, n_seqs, n_t, outer = x.ne
+    rows, width = fixed(x.ne[0], op, "the length of a row of x"), w.ne[0]
+    units = rows // gates
+    require(rows == units * gates and outer == 1, op, "x must be [gates units, n_seqs, n_t]", x)
+    fits = w.ne[2:] == (gates, 1) and is_at_most(units, w.ne[1])
+    require(fits, op, "w must be [width, units or more, gates]", w, x)
+    require(h.ne == (width, n_seqs, 1, 1), op, "h must be [width, n_seqs]", h, w, x)
+    if bias is not None:
+        require(bias.ne == (rows, 1, 1, 1), op, "bias must be [gates units]", bias, x)
+    if (c is None) is is_lstm or (proj is not None and not is_lstm):
+        raise fail(op, "c is needed for an LSTM, and c and proj are for an LSTM alone", x)
+    if c is not None:
+        require(c.ne == (units, n_seqs, 1, 1), op, "c must be [units, n_seqs]", c, x)
+    if proj is None:
+        require(width == units, op, "without proj the width is the number of units", w, x)
+    else:
+        require(proj.ne == (units, width, 1, 1), op, "proj must be [units, width]", proj, w, x)
+    size = width * n_seqs * n_t + (units * n_seqs if is_lstm else 0)
+    return make_node(op, F32, (size,), w, x, h, c, bias, proj, params=RnnParams(kind, reverse))
+
+
+@declares("LINEAR_SCAN", cost=2.0)
+def linear_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    """A linear recurrence along dimension 1: y[i] = a[i] y[i - 1] + b[i], where y[-1] is `h`.
+
+    a, b: f32 [n, n_t, n2, n3], h: [n, 1, n2, n3] -> f32 [n, n_t, n2, n3]. Raises GraphError for
+    other sizes and types, and for rows with gaps. PyTorch has it as an associative_scan."""
+    op = "LINEAR_SCAN"
+    for role, t in (("a", a), ("b", b), ("h", h)):
+        require_type(t, ("f32",), op, role)
+        require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
+    require(a.ne == b.ne, op, "a and b must have one shape", a, b)
+    fits = h.ne == (a.ne[0], 1, *a.ne[2:])
+    require(fits, op, "h must have the shape of a, with a dimension 1 of one element", h, a)
+    return make_node(op, F32, a.ne, a, b, h)

@@ -11,6 +11,7 @@ from weft.frontends.fx.ops import (  # noqa: F401
     move,
     norm,
     quantized,
+    recurrent,
     reduce,
     shape,
     unary,
