@@ -21,7 +21,7 @@ from weft.execute import Session
 from weft.execute.bound import BoundProgram
 from weft.execute.values import check_values, solve_size
 from weft.frontends.fx import Converted, Input, Output, convert
-from weft.frontends.fx.converted import bound_arguments, flat_arguments, positional_names
+from weft.frontends.fx.converted import LEAVES, bound_arguments, flattener, positional_names
 from weft.frontends.fx.dtypes import STORED
 from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
 from weft.frontends.fx.hosted import array_of, unpacked
@@ -120,7 +120,7 @@ class TorchModule:
         self._devices = devices
         self._options = dict(options)
         self._session: Session | None = None
-        self._n_positional, self._keywords = flat_arguments(converted)
+        self._flattened = None if converted.in_spec is None else flattener(converted.in_spec)
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._calls_of: BoundProgram | None = None
         """The memory that the calls write to."""
@@ -136,7 +136,8 @@ class TorchModule:
         `weft.compile`."""
         if self._session is None:
             options = {"offload": True, "repack": True} | self._options
-            if self.converted.exact_activations:
+            by_name = [d for d in self._devices if isinstance(d, str)]
+            if self.converted.exact_activations and any(d.startswith("cpu") for d in by_name):
                 options.setdefault("activations", "f32")
             self._session = Session(compile(self.graph, self._devices, **options))
         return self._session
@@ -194,7 +195,9 @@ class TorchModule:
             else:
                 flat[mutates].copy_(read())
         spec = self.converted.out_spec
-        return results if spec is None else pytree.tree_unflatten(results, spec)
+        if spec is None:
+            return results
+        return results[0] if spec.is_leaf() else pytree.tree_unflatten(results, spec)
 
     def _call_with(self, flat: Sequence[Any]) -> _Call:
         """The steps of a call with arguments of these types and shapes, kept for the next one."""
@@ -222,11 +225,11 @@ class TorchModule:
         return call
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        if self._keywords is not None and len(args) == self._n_positional:
-            flat = [*args, *kwargs.values()]
-            if [*kwargs] == self._keywords and all(isinstance(arg, _LEAVES) for arg in flat):
-                return flat
         in_spec = self.converted.in_spec
+        if self._flattened is not None:
+            known = self._flattened((args, kwargs))
+            if known is not None:
+                return known
         if in_spec is not None:
             args, kwargs = bound_arguments(self.converted, self._parameters, args, kwargs)
         flat, spec = pytree.tree_flatten((args, kwargs))
@@ -287,6 +290,12 @@ class TorchModule:
 
             return carried
         sizes = [evaluate(n, values) for n in out.shape]
+        in_place = self.session.output_in_place(name, values)
+        if in_place is not None:
+            lying = torch.from_numpy(in_place.reshape(sizes))
+            if dtype is torch.uint8:
+                return lambda: lying.to(dtype)
+            return lying.view(dtype).clone
 
         def stored() -> torch.Tensor:
             tensor = torch.from_numpy(output(name, values).reshape(sizes))
@@ -296,9 +305,6 @@ class TorchModule:
 
         return stored
 
-
-_LEAVES = (torch.Tensor, int, float, str, type(None))
-"""Types of arguments in which none nests."""
 
 _MAX_CALLS = 16
 
@@ -321,7 +327,7 @@ def _signature(flat: Sequence[Any]) -> tuple[Any, ...]:
     """A key that is equal for arguments of the same types and shapes, and equal numbers."""
     return tuple(
         (arg.shape, arg.dtype, arg.device, arg.layout) if isinstance(arg, torch.Tensor)
-        else (type(arg), arg) if isinstance(arg, _LEAVES) else object()
+        else (type(arg), arg) if isinstance(arg, LEAVES) else object()
         for arg in flat
     )  # fmt: skip
 

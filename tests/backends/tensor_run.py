@@ -53,9 +53,10 @@ def _alone() -> Any:
     return backend
 
 
-def run(build: Callable[..., g.Tensor], *tensors: Any, device: str) -> Any:
-    """build(leaf, ...) computed on `device`, as a tensor with all four dimensions."""
-    backend = backend_of(device)
+def run(build: Callable[..., g.Tensor], *tensors: Any, device: Any) -> Any:
+    """build(leaf, ...) computed on `device`, a name or a backend, as a tensor with all four
+    dimensions."""
+    backend = backend_of(device) if isinstance(device, str) else device
     leaves = [g.input(f"x{i}", list(t.shape) or [1], NAMES[t.dtype]) for i, t in enumerate(tensors)]
     node = build(*leaves)
     if node.is_view:

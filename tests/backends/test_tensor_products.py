@@ -4,6 +4,8 @@ import pytest
 from tensor_run import check, integers, run, torch
 
 import weft.graph as g
+from tests.targets import BUT_PRODUCTS
+from weft.backends import make_backend
 from weft.errors import GraphError
 
 DEVICES = ["reference", "cpu"]
@@ -27,6 +29,17 @@ def test_products_of_whole_numbers(dtype, device: str) -> None:
         check(rows, product(w[0, 0], x), exact=True)
     w[..., 0] = x[..., 0] = limits.min
     check(run(g.mul_mat_int, w, x, device=device), product(w, x), exact=True)
+
+
+@pytest.mark.parametrize("target", BUT_PRODUCTS)
+@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (63, 5, 3), (300, 37, 101), (768, 70, 7)])
+def test_products_of_all_bytes(k: int, m: int, n: int, target: str) -> None:
+    """The lowest byte, which has no counterpart, is among both sources."""
+    w, x = (integers(128, 2, rows, k, low=-128, dtype=torch.int8) for rows in (m, n))
+    w[0, 0], x[0, 0], w[1, -1], x[1, -1] = -128, -128, 127, -128
+    cpu = make_backend("cpu", n_threads=2, target=target)
+    got = run(lambda a, b: g.mul_mat_int(a, b, "i32"), w, x, device=cpu)
+    check(got, product(w, x, torch.int32), exact=True)
 
 
 @pytest.mark.parametrize("device", DEVICES)

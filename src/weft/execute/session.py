@@ -18,6 +18,7 @@ from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.values import (
+    array_in_place,
     array_reader,
     check_values,
     checked,
@@ -149,6 +150,16 @@ class Session:
             raise named_fault(f"output {name}", error) from error
         self._require_whole()
         return array
+
+    def output_in_place(self, name: str, values: Mapping[str, int]) -> NDArray[Any] | None:
+        """The memory from which `output` copies; None where it is not in this process, or not in
+        order.
+
+        A later run overwrites it, and `reset` replaces it."""
+        spec = self.program.tensors[_find(self.program.outputs, name, "output")]
+        return (
+            None if self._far else array_in_place(spec, self._bound.memories[spec.buffer], values)
+        )
 
     def reads_later(self, name: str) -> bool:
         """Whether `output_later` can be used for an output."""

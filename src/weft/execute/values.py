@@ -44,6 +44,20 @@ def array_reader(
     return lambda: arranged(None if where is None else memory.read(*where))
 
 
+def array_in_place(
+    spec: TensorSpec, memory: Memory, values: Mapping[str, int]
+) -> NDArray[Any] | None:
+    """The array of `read_array` in the memory itself; None where that is not in this process, or
+    the elements do not lie in order."""
+    data = memory.host()
+    where, arranged = _arrangement(spec, values)
+    if data is None or where is None:
+        return None
+    first, nbytes = where
+    array = arranged(data[first : first + nbytes])
+    return array if np.may_share_memory(array, data) else None
+
+
 def read_array_later(
     spec: TensorSpec, memory: ReadsLater, values: Mapping[str, int]
 ) -> Callable[[], NDArray[Any]]:

@@ -77,3 +77,90 @@ def test_an_op_defined_later_is_in_the_table() -> None:
         assert "weft_test_export.twice.default" not in ops(core_program(program))
         torch.testing.assert_close(weft.from_torch(program, host=False)(X), X * 2 + 1)
     assert kept_whole() == before
+
+
+def repeated(x: Any) -> Any:
+    for _ in range(6):
+        x = torch.nn.functional.dropout(x.T.reshape(2, 4), 0.5, False) * 2
+    return x.reshape(4, 2), torch.var_mean(x, 1)
+
+
+def chained(x: Any) -> Any:
+    y = x * 2
+    z = torch.nn.functional.dropout(y, 0.5, False)  # y itself
+    z.relu_().add_(x)
+    return y, z.mul_(3)
+
+
+def through_a_view(x: Any) -> Any:
+    y = x * 2
+    row = y[0]
+    y.add_(1)
+    return row * 1
+
+
+def of_the_same_type(x: Any) -> Any:
+    y = x * 2
+    y.type_as(x).add_(1)
+    return y * 1
+
+
+def to_an_input(x: Any) -> Any:
+    x.add_(1)
+    return x * 2
+
+
+def with_constants(x: Any) -> Any:
+    return torch.nn.functional.pad(x, (1, 1)) + torch.tensor([1.0, 2, 3, 4, 5, 6])
+
+
+def of_two_types(x: Any) -> Any:
+    return x.to(torch.float32) + (x * 8).to(torch.int32).to(torch.float32)
+
+
+EXPANDED: dict[str, tuple[Callable[..., Any], bool]] = {
+    "repeated": (repeated, True),
+    "two types": (of_two_types, True),
+    "in place": (chained, True),
+    "written below a view": (through_a_view, False),
+    "written through type_as": (of_the_same_type, False),
+    "written input": (to_an_input, False),
+    "a constant": (with_constants, True),
+    "a size from data": (lambda x: x[x > 0].reshape(-1) * 2, False),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_each_kind_of_call_is_decomposed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, in_parts = EXPANDED[name]
+    module = torch.nn.Module()
+    module.forward = function
+    program = torch.export.export(module.eval(), (X.clone(),))
+    before = program.graph_module.code
+    traced: list[int] = []
+    whole = torch.export.ExportedProgram.run_decompositions
+
+    def counted(self: Any, *args: Any) -> Any:
+        traced.append(len(self.graph.nodes))
+        return whole(self, *args)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    core = core_program(program)
+    assert (traced.count(len(program.graph.nodes)) == 0) == in_parts
+    assert program.graph_module.code == before
+    assert all(
+        not n.target._schema.is_mutable for n in core.graph.nodes if hasattr(n.target, "_schema")
+    )
+    given, expected = X.clone(), module(X.clone())
+    torch.testing.assert_close(weft.from_torch(core)(given), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_keep_dynamic_sizes() -> None:
+    module = torch.nn.Module()
+    module.forward = lambda x: torch.nn.functional.pad(x, (1, 2)).T.flatten()
+    n = torch.export.Dim("n", min=2, max=16)
+    program = torch.export.export(module, (X,), dynamic_shapes=({0: n},))
+    f = weft.from_torch(program)
+    for rows in (2, 5, 16):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(f(x), module(x))

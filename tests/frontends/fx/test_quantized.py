@@ -1,5 +1,6 @@
 """Programs with quantized weights and activations, as torchao and PT2E export them."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -131,3 +132,55 @@ class Cast(torch.nn.Module):
 def test_int8_weights_are_blocks(width: int, given: bool, kinds: set[str]) -> None:
     module = Cast(width, given=given)
     assert types(module, torch.randn(3, width), module.w.clone()) == kinds
+
+
+def quantized(config: Any, *widths: int) -> torch.nn.Module:
+    """Linear layers, with ReLU between them, as torchao quantizes them."""
+    from torchao.quantization import quantize_
+
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = []
+    for n, m in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(n, m), torch.nn.ReLU()]
+    module = torch.nn.Sequential(*layers[:-1]).eval()
+    quantize_(module, config)
+    return module
+
+
+@pytest.mark.parametrize("rows", [(1,), (5,), (2, 3)], ids=str)
+def test_dynamic_int8_is_a_product_of_bytes(rows: tuple[int, ...]) -> None:
+    """Every number is that of torchao: sums of integers are exact, and so are the steps around."""
+    ao = pytest.importorskip("torchao.quantization")
+    if not getattr(pytest.importorskip("torchao.utils"), "_cpu_is_vnni_supported", bool)():
+        pytest.skip("torchao multiplies floats on this processor")
+    module = quantized(ao.Int8DynamicActivationInt8WeightConfig(), 64, 96, 40)
+    x = torch.randn(*rows, 64) * torch.logspace(-3, 2, rows[0]).reshape(-1, *[1 for _ in rows])
+    x[0, ..., :] = 0  # whose scale is the least one
+    f = weft.from_torch(module, (x,), host=False)
+    assert torch.equal(f(x), module(x))
+    names = [t.op.name for t in f.graph.nodes]
+    assert names.count("MUL_MAT_INT") == 2 and "MUL_MAT" not in names
+
+
+def test_int8_weights_alone_run_on_a_given_device() -> None:
+    ao = pytest.importorskip("torchao.quantization")
+    module, x = quantized(ao.Int8WeightOnlyConfig(), 64, 40), torch.randn(3, 64)
+    f = weft.from_torch(module, (x,), devices=[weft.backends.make_backend("cpu", n_threads=1)])
+    torch.testing.assert_close(f(x), module(x), rtol=1e-2, atol=1e-2)
+
+
+def moved(x: Any, w: Any, by: int = 128, times: int = 128) -> Any:
+    unsigned = (x.to(torch.int32) + by).to(torch.uint8)
+    return torch._int_mm(unsigned, w) - w.sum(0, keepdim=True, dtype=torch.int32) * times
+
+
+def test_moved_bytes_are_the_product_of_signed_ones() -> None:
+    x, w = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((17, 32), (32, 24)))
+    expected = (x.long() @ w.long()).int()
+    f = weft.from_torch(Function(moved), (x, w), host=False)
+    assert torch.equal(f(x, w), expected)
+    assert {t.dtype.name for t in f.graph.leaves} == {"i8"}
+    other = weft.from_torch(Function(lambda x, w: moved(x, w, times=127)), (x, w), host=False)
+    assert torch.equal(other(x, w), expected + w.sum(0, dtype=torch.int32))
+    with pytest.raises(UnsupportedOpError, match="wrap at 256"):
+        weft.from_torch(Function(lambda x, w: moved(x, w, by=129)), (x, w), host=False)

@@ -1,4 +1,8 @@
 // MUL_MAT_INT: dot products of rows of whole numbers, which wrap around.
+//
+// Bytes with sums of 32 bits, the products of quantized layers, are computed in tiles
+// (byte_products.h); other numbers one by one.
+#include "kernels/matmul/byte_products.h"
 #include "kernels/numbers.h"
 
 namespace weft::WEFT_TARGET {
@@ -37,7 +41,81 @@ void run_rows(const Call& call, int64_t begin, int64_t end, char* scratch) {
   }
 }
 
+#ifdef WEFT_BYTE_PRODUCTS
+// An item of tiles: these many rows of the first source by these many of the second.
+constexpr int64_t kTileRows = 32;
+constexpr int64_t kTileColumns = 96;
+
+int64_t n_tiles(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+bool in_tiles(const Call& call) {
+  const Tensor& w = *call.src[0];
+  const Tensor& x = *call.src[1];
+  return w.type == DType::kI8 && call.dst.type == DType::kI32 && w.nb[0] == 1 && x.nb[0] == 1 &&
+         call.dst.nb[0] == 4;
+}
+
+int64_t tile_items(const Tensor& dst) {
+  return n_tiles(dst.ne[0], kTileRows) * n_tiles(dst.ne[1], kTileColumns) * dst.ne[2] * dst.ne[3];
+}
+
+template <int C>
+void run_columns(const int8_t* const* w, int64_t rows, const int8_t* const* x, int64_t k,
+                 char* const* out) {
+  int32_t minus[C];
+  for (int c = 0; c < C; ++c) minus[c] = moved_by(x[c], k);
+  for (int64_t r = 0; r < rows; r += kByteRows) {
+    __m128i sums[C];
+    byte_tile<C>(w + r, x, k, minus, sums);
+    const auto bytes = static_cast<size_t>(min64(kByteRows, rows - r)) * 4;
+    for (int c = 0; c < C; ++c) std::memcpy(out[c] + r * 4, &sums[c], bytes);
+  }
+}
+
+void run_tiles(const Call& call, int64_t begin, int64_t end) {
+  const Tensor& w = *call.src[0];
+  const Tensor& x = *call.src[1];
+  const Tensor& dst = call.dst;
+  const int64_t across = n_tiles(dst.ne[0], kTileRows);
+  const int64_t down = n_tiles(dst.ne[1], kTileColumns);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t matrix = item / (across * down);
+    const int64_t i2 = matrix % dst.ne[2], i3 = matrix / dst.ne[2];
+    const int64_t first = item % across * kTileRows;
+    const int64_t top = item / across % down * kTileColumns;
+    const int64_t rows = min64(kTileRows, dst.ne[0] - first);
+    const int8_t* row_of[kTileRows];
+    for (int64_t r = 0; r < kTileRows; ++r) {  // what is missing repeats the last row
+      const char* row = broadcast_row(w, {first + min64(r, rows - 1), i2, i3});
+      row_of[r] = reinterpret_cast<const int8_t*>(row);
+    }
+    const int64_t bottom = min64(top + kTileColumns, dst.ne[1]);
+    for (int64_t column = top; column < bottom; column += kByteColumns) {
+      const int64_t n = min64(kByteColumns, bottom - column);
+      const int8_t* column_of[kByteColumns];
+      char* out[kByteColumns];
+      for (int64_t c = 0; c < n; ++c) {
+        column_of[c] = reinterpret_cast<const int8_t*>(broadcast_row(x, {column + c, i2, i3}));
+        out[c] = row_data(dst, {column + c, i2, i3}) + first * 4;
+      }
+      if (n == kByteColumns) {
+        run_columns<kByteColumns>(row_of, rows, column_of, w.ne[0], out);
+      } else {
+        for (int64_t c = 0; c < n; ++c) {
+          run_columns<1>(row_of, rows, column_of + c, w.ne[0], out + c);
+        }
+      }
+    }
+  }
+}
+#else
+bool in_tiles(const Call&) { return false; }
+int64_t tile_items(const Tensor&) { return 0; }
+void run_tiles(const Call&, int64_t, int64_t) {}
+#endif
+
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
+  if (in_tiles(call)) return run_tiles(call, begin, end);
   with_whole_type(call.src[0]->type, [&](auto s) {
     using S = decltype(s);
     if (call.dst.type == DType::kI64) return run_rows<S, uint64_t>(call, begin, end, scratch);
@@ -63,8 +141,16 @@ const char* check(const Call& call) {
   return nullptr;
 }
 
-int64_t items(const Call& call) { return call.dst.ne[0] == 0 ? 0 : n_rows(call.dst); }
-int64_t grain(const Call& call) { return row_grain(call.dst.ne[0] * call.src[0]->ne[0]); }
+int64_t items(const Call& call) {
+  if (call.dst.ne[0] == 0) return 0;
+  return in_tiles(call) ? tile_items(call.dst) : n_rows(call.dst);
+}
+int64_t grain(const Call& call) {
+  const int64_t k = call.src[0]->ne[0];
+  // a product of bytes in tiles takes a fraction of the time of another
+  if (in_tiles(call)) return row_grain(min64(call.dst.ne[1], 96) * k);
+  return row_grain(call.dst.ne[0] * k);
+}
 
 size_t scratch_bytes(const Call& call) {
   return static_cast<size_t>(2 * call.src[0]->ne[0] * element_size(call.src[0]->type));

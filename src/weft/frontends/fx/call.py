@@ -40,6 +40,19 @@ def fake_of(value: Any) -> Any:
     return value.meta.get("val") if isinstance(value, Node) else value
 
 
+def moved_bytes(node: Any) -> Node | None:
+    """The int8 numbers to which 128 is added to make `node`, which fits uint8 then."""
+    if not isinstance(node, Node) or aten_op(node.target) is not torch.ops.aten.add.Tensor:
+        return None
+    numbers, moved = node.args[:2]
+    if moved != 128 or node.kwargs or fake_of(node).dtype is torch.int8:
+        return None
+    while isinstance(numbers, Node) and aten_op(numbers.target) is torch.ops.aten._to_copy.default:
+        numbers = numbers.args[0]
+    is_byte = isinstance(numbers, Node) and fake_of(numbers).dtype is torch.int8
+    return numbers if is_byte else None
+
+
 class Call:
     """Arguments of a node by name.
 

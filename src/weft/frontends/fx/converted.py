@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from weft.errors import ProgramError
 from weft.frontends.fx.layout import Value
@@ -108,15 +109,57 @@ def positional_names(converted: Converted) -> tuple[str, ...]:
     return names[: positional.num_children] if flat else ()
 
 
-def flat_arguments(converted: Converted) -> tuple[int, list[str] | None]:
-    """The number of positional arguments and the names of the others; None for the names where an
-    argument nests."""
-    spec = converted.in_spec
-    if spec is None or not all(
-        arg.is_leaf() for part in spec.children() for arg in part.children()
-    ):
-        return 0, None
-    return spec.child(0).num_children, list(spec.child(1).context or ())
+LEAVES = (torch.Tensor, int, float, str, type(None))
+"""Types of arguments in which none nests."""
+
+Flattener = Callable[[Any], list[Any] | None]
+"""A function of nested arguments: the leaves, or None for arguments that nest otherwise."""
+
+
+def flattener(spec: Any) -> Flattener:
+    """A function that flattens arguments, a tuple and a mapping, that nest like a pytree spec.
+
+    It takes a fraction of the time that pytree takes."""
+    walk = _walk(spec)
+
+    def flatten(value: Any) -> list[Any] | None:
+        flat: list[Any] = []
+        return flat if walk(value, flat) else None
+
+    return flatten
+
+
+def _walk(spec: Any) -> Callable[[Any, list[Any]], bool]:
+    """A function that appends the leaves of a value to a list, and says whether it nests alike."""
+    kind, context = spec.type, spec.context
+    steps = [None if child.is_leaf() else _walk(child) for child in spec.children()]
+    keys = set(context) if kind is dict else set()
+
+    def walk(value: Any, flat: list[Any]) -> bool:
+        if type(value) is not kind:
+            return False
+        if kind is tuple or kind is list:
+            parts = value
+        elif kind is dict:
+            if value.keys() != keys:
+                return False
+            parts = [value[key] for key in context]
+        else:
+            parts, found = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+            if found != context:
+                return False
+        if len(parts) != len(steps):
+            return False
+        for step, part in zip(steps, parts, strict=True):
+            if step is None:
+                if not isinstance(part, LEAVES):
+                    return False
+                flat.append(part)
+            elif not step(part, flat):
+                return False
+        return True
+
+    return walk
 
 
 def bound_arguments(

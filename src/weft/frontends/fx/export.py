@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from weft.errors import ProgramError
+from weft.frontends.fx.expand import expanded
 from weft.frontends.fx.registry import find_visitor
 
 
@@ -272,9 +273,8 @@ def _drawing(table: dict[Any, Any]) -> list[Any]:
     return [op for op in drawing if all(a.name != "dropout" for a in op._schema.arguments)]
 
 
-def _is_core(program: ExportedProgram, table: Mapping[Any, Any]) -> bool:
-    """Whether decomposing by `table` would change nothing. It traces the program once more, which
-    takes longer than all else of a conversion."""
+def _staying(table: Mapping[Any, Any]) -> Callable[[torch.fx.Node], bool]:
+    """A function that says whether decomposing by `table` would leave a node as it is."""
     whole = _decompositions().keys() - table.keys()
 
     def stays(node: torch.fx.Node) -> bool:
@@ -290,7 +290,7 @@ def _is_core(program: ExportedProgram, table: Mapping[Any, Any]) -> bool:
         )
         return find_visitor(op) is not None and (op in whole or not composite)
 
-    return all(map(stays, program.graph.nodes))
+    return stays
 
 
 def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedProgram:
@@ -302,10 +302,16 @@ def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedPro
     table.update(
         get_decompositions([op for op in _NOT_CORE if not host or op not in _FASTER_WHOLE])
     )
-    if _is_core(program, table):
+    stays = _staying(table)
+    if all(map(stays, program.graph.nodes)):
         return program
-    with _layers_of_any_length():
-        program = program.run_decompositions(table)
-    if any(n.target is torch.ops.higher_order.with_effects for n in program.graph.nodes):
-        program = _remove_effect_tokens(program)
-    return program
+
+    def decomposed(whole: ExportedProgram) -> ExportedProgram:
+        with _layers_of_any_length():
+            core = whole.run_decompositions(dict(table))
+        if any(n.target is torch.ops.higher_order.with_effects for n in core.graph.nodes):
+            core = _remove_effect_tokens(core)
+        return core
+
+    core = expanded(program, stays, decomposed)
+    return decomposed(program) if core is None else core

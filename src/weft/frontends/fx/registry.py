@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from weft.errors import GraphError
-from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
+from weft.frontends.fx.call import Call, aten_op, fake_of, moved_bytes, op_name
 from weft.frontends.fx.dtypes import STORED, refused_type
 from weft.frontends.fx.layout import Value
 from weft.frontends.fx.support import FROM_DATA, YES, Support
@@ -179,7 +179,9 @@ def _bytes(call: Call) -> str | None:
     if call.op._schema.name not in BYTES:
         return "uint8 is not computed with; convert it first, e.g. x.float()"
     is_cast = call.op._schema.name.endswith(("::_to_copy", "::_to_dim_order_copy"))
-    if is_cast and any(f.dtype not in _TO_BYTES for f in fakes) and call.out.dtype is torch.uint8:
+    if is_cast and call.out.dtype is torch.uint8 and moved_bytes(call.args.get("self")) is None:
+        if all(f.dtype in _TO_BYTES for f in fakes):
+            return None
         return "integers that become uint8 wrap at 256; convert floats or booleans"
     other = call.raw("other")
     if isinstance(other, (int, float)) and not 0 <= other <= 255:

@@ -196,11 +196,24 @@ def _times(b: Builder, t: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     return g.scale(t, float(factor))
 
 
-@visitor(aten._int_mm.default)
+def _bytes(call: Call) -> str | None:
+    types = [fake.dtype for fake in call.fakes()]
+    fits = types[0] in (torch.int8, torch.uint8) and types[1] is torch.int8
+    return None if fits else f"products of {' and '.join(map(dtype_name, types))} are not supported"
+
+
+@visitor_by_name("aten::_int_mm", check=_bytes, any_type=True)
 def int_mm(b: Builder, call: Call) -> Value:
-    """The product of int8 matrices as int32."""
+    """The product of matrices of bytes, in 32 bits."""
     x, w = call.value("self"), transposed(call.value("mat2"))
-    return b.result(call, g.mul_mat_int(_matrices(b, w, ()), _matrices(b, x, ()), "i32"))
+    if x.dtype is torch.uint8:  # which is i16
+        x, w = x.as_type(torch.int16), b.converted(w, torch.int16)
+    return b.result(call, byte_product_of(b, w, x))
+
+
+def byte_product_of(b: Builder, w: Value, x: Value) -> Tensor:
+    """x w^T of matrices of numbers of one type, [m, k] and [n, k], in 32 bits."""
+    return g.mul_mat_int(_matrices(b, w, ()), _matrices(b, x, ()), "i32")
 
 
 # -- distances -------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ to float16). Others are decoded to float32 when the program is converted.
 
 Activations that are quantized with parameters of their own and dequantized again, before a product,
 stay unquantized: the cpu device quantizes the activations of such products itself, in blocks.
+Numbers that are used as they are, in products of integers, are computed as torchao does.
 
 The ops belong to packages that may not be installed, so they are known by name.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,10 @@ from weft import graph as g
 from weft.dtype import DTYPES
 from weft.frontends.fx.builder import Builder, constant_leaf
 from weft.frontends.fx.call import Call, aten_op, fake_of
+from weft.frontends.fx.dtypes import dtype_name
 from weft.frontends.fx.layout import Value, contiguous
 from weft.frontends.fx.ops.binary import combined
+from weft.frontends.fx.ops.reduce import reduced
 from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor_by_name
 from weft.frontends.fx.sizes import is_static
@@ -90,18 +94,51 @@ def _only_dequantized(call: Call) -> str | None:
     return None
 
 
-@visitor_by_name(*_CHOOSE, check=_only_dequantized, any_type=True)
+def _choice_rules(call: Call) -> str | None:
+    why = _only_dequantized(call)
+    if why is None or call.op._schema.name != "torchao::choose_qparams_affine":
+        return why
+    if call.raw("mapping_type") != "SYMMETRIC":
+        return f"numbers that are chosen as {call.raw('mapping_type')} and used as they are"
+    return _float_blocks(call)
+
+
+@visitor_by_name(*_CHOOSE, check=_choice_rules, any_type=True)
 def choose(b: Builder, call: Call) -> list[Value | None]:
-    """Nothing, because `dequantize` does the work."""
-    del b
-    return [None for _ in call.outs]
+    """Scales of rows and zero points that are 0; nothing where `dequantize` does the work."""
+    if _only_dequantized(call) is None:
+        return [None for _ in call.outs]
+    x = call.value("input")
+    dims = [d for d, n in enumerate(call.raw("block_size")) if n != 1]
+    largest = reduced(b, "max", b.mapped(lambda t: g.pointwise("abs", t), x), dims)
+    half = (float(call.number("quant_max")) - float(call.number("quant_min"))) / 2
+    scale = combined(b, "div", largest, b.scalar(half, torch.float32), largest.shape)
+    eps = float(call.number("eps"))
+    scale = b.mapped(lambda t: g.pointwise("clamp", t, eps, math.inf), scale)
+    zero = b.scalar(0, call.outs[1].dtype)
+    shapes = [call.shape(out.shape) for out in call.outs]
+    return [reshaped(b, scale, shapes[0]), zero.viewed(shapes[1], [0 for _ in shapes[1]])]
+
+
+def _float_blocks(call: Call) -> str | None:
+    """Floats in blocks that are rows, or the whole tensor."""
+    fake, sizes = call.fake("input"), call.raw("block_size")
+    if fake.dtype is not torch.float32:
+        return f"numbers of {dtype_name(fake.dtype)} that are quantized and used as they are"
+    if sizes is None or any(n not in (1, m) for n, m in zip(sizes, fake.shape, strict=True)):
+        return f"quantized in blocks of {sizes}"
+    return None
 
 
 def _quantize_rules(call: Call) -> str | None:
-    if dynamic_source(call.node) is not None:
-        return _only_dequantized(call)
+    if dynamic_source(call.node) is not None and _only_dequantized(call) is None:
+        return None
+    if call.op._schema.name == "torchao::quantize_affine":
+        if call.out.dtype is not torch.int8 or fake_of(call.args["scale"]).dtype != torch.float32:
+            return f"numbers of {dtype_name(call.out.dtype)} that are used as they are"
+        return _float_blocks(call)
     if call.op._schema.name != "quantized_decomposed::quantize_per_tensor":
-        return "a quantization of activations that is not dynamic"
+        return "a quantization of activations whose numbers are used as they are"
     if not isinstance(call.raw("scale"), float):
         return "a scale that is a tensor"
     return None if call.out.dtype in (torch.int8, torch.int16) else f"numbers of {call.out.dtype}"
@@ -109,9 +146,11 @@ def _quantize_rules(call: Call) -> str | None:
 
 @visitor_by_name(*_QUANTIZE, check=_quantize_rules, any_type=True)
 def quantize(b: Builder, call: Call) -> Value | list[Value | None]:
-    """Nothing for dynamic activations; else numbers scaled, rounded, shifted and limited."""
-    if dynamic_source(call.node) is not None:
+    """Numbers scaled, rounded, shifted and limited; nothing where they are only dequantized."""
+    if dynamic_source(call.node) is not None and _only_dequantized(call) is None:
         return [None]
+    if call.op._schema.name == "torchao::quantize_affine":
+        return _affine(b, call)
     x, zero = call.value("input"), float(call.number("zero_point"))
     share = 1 / float(call.number("scale"))
     low, high = (float(call.number(n)) for n in ("quant_min", "quant_max"))
@@ -121,6 +160,23 @@ def quantize(b: Builder, call: Call) -> Value | list[Value | None]:
         return g.pointwise("clamp", g.scale(t, 1.0, zero), low, high)
 
     return b.converted(b.mapped(rounded, x, torch.float32), call.out.dtype)
+
+
+def _affine(b: Builder, call: Call) -> Value:
+    """round(x (1 / scale)) + zero point, limited, as torchao computes it."""
+    x, shape = call.value("input"), call.shape()
+    sizes = zip(call.raw("block_size"), shape, strict=True)
+    narrow = [1 if n != 1 else m for n, m in sizes]
+    parameters = _parameters(b, call)
+    known = b.array(parameters[1])
+    scale, zero = (reshaped(b, b.converted(v, torch.float32), narrow) for v in parameters)
+    share = b.mapped(lambda t: g.pointwise("reciprocal", t), scale)
+    low, high = (float(call.number(n)) for n in ("quant_min", "quant_max"))
+    q = combined(b, "mul", x, share, shape)
+    q = b.mapped(lambda t: g.pointwise("round_even", t), q)
+    if known is None or known.any():
+        q = combined(b, "add", q, zero, shape)
+    return b.converted(b.mapped(lambda t: g.pointwise("clamp", t, low, high), q), torch.int8)
 
 
 # -- dequantization --------------------------------------------------------------------------------
