@@ -37,7 +37,7 @@ def test_a_model_takes_what_generating_needs_alone() -> None:
     loaded = modules_after("import gc, weft\nweft.LLM\nassert gc.isenabled()")
     assert "weft.llm.llm" in loaded
     packages = {"importlib.metadata", "concurrent.futures", "logging", "rich", "typer", "pydantic"}
-    packages |= {"jinja2", "tokenizers"}
+    packages |= {"jinja2", "tokenizers", "sentencepiece"}
     assert not packages & loaded
     assert not {"weft.execute.scheduler", "weft.llm.engine.engine", "weft.llm.chat.jinja"} & loaded
 
@@ -63,6 +63,19 @@ def test_inspect_loads_neither_kernels_nor_models() -> None:
     loaded = modules_after(code)
     assert "weft.frontends.gguf.reader" in loaded
     assert not {"weft._native", "weft.llm.llm", "weft.graph", "weft.execute", "jinja2"} & loaded
+
+
+def test_a_text_in_a_pipe_takes_what_it_needs_alone() -> None:
+    code = (
+        f"import sys\nsys.argv = ['weft', 'run', {str(MODEL)!r}, '-p', 'hello', '-n', '1']\n"
+        "from weft.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass"
+    )
+    loaded = modules_after(code)
+    assert "weft.llm.engine.writer" in loaded
+    unused = {"rich", "tomllib", "weft.frontends.hf", "weft.cli.dump", "weft.llm.adapter_files"}
+    unused |= {"weft.llm.vision", "weft.llm.audio", "weft.llm.multimodal"}
+    assert not unused & loaded
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -11,6 +11,7 @@ void bind_mask(nb::module_& m);
 void bind_packer(nb::module_& m);
 void bind_peaks(nb::module_& m);
 void bind_runtime(nb::module_& m);
+void bind_strings(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "The native core: kernels, thread pool and executor.";
@@ -27,4 +28,5 @@ NB_MODULE(_native, m) {
   bind_packer(m);
   bind_peaks(m);
   bind_runtime(m);
+  bind_strings(m);
 }

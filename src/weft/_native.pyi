@@ -433,3 +433,26 @@ class Executor:
         """
         The record as a flat list [step][thread][begin, end, busy], in nanoseconds of the steady clock; zeros where a thread had no part.
         """
+
+def strings_end(
+    bytes: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    at: int,
+    n: int,
+) -> int:
+    """
+    Where the `n` strings at byte `at` end; -1 if one of them is not whole.
+    """
+
+def read_strings(
+    bytes: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    at: int,
+    n: int,
+    most: int,
+) -> tuple[list[bytes], int]:
+    """
+    The `n` strings at byte `at`, up to `most` bytes of each, and where they end. Raises ValueError if one of them is not whole.
+    """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from weft.dtype import DType
@@ -95,10 +96,16 @@ class TensorSpec:
     @property
     def extent(self) -> tuple[int, int]:
         """First byte and byte after the last in the buffer, for any values of the symbols."""
-        steps = (upper(self.ne[0]) // self.dtype.block - 1, *(upper(n) - 1 for n in self.ne[1:]))
-        span = sum(n * upper(b) for n, b in zip(steps, self.nb, strict=True) if n > 0)
+        span = _span(self.dtype.block, self.ne, self.nb)
         end = upper(self.offset) + span + self.dtype.bytes + self.dtype.tail
         return lower(self.offset), end
+
+
+@lru_cache(maxsize=1 << 12)  # layers have the same sizes
+def _span(block: int, ne: Ne, nb: Ne) -> int:
+    """The bytes from the first to the last block, for any values of the symbols."""
+    steps = (upper(ne[0]) // block - 1, *(upper(n) - 1 for n in ne[1:]))
+    return sum(n * upper(b) for n, b in zip(steps, nb, strict=True) if n > 0)
 
 
 @dataclass(frozen=True, slots=True)

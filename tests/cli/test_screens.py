@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.cli.in_process import Done, weft
 from tests.cli.terminal import Terminal
@@ -86,7 +87,7 @@ def test_ctrl_c_is_quiet(path: Path, command: str) -> None:
 
 def test_a_line_of_status_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    screen = console.Console(file=text, force_terminal=True, width=20)
+    screen = Console(file=text, force_terminal=True, width=20)
     monkeypatch.setattr(console, "errors", screen)
     with StatusLine() as status:
         status("measuring something long")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Console
 
 from weft.cli import console, mistakes
 
@@ -18,7 +19,7 @@ class Screen(io.StringIO):
 def test_a_warning_gets_a_line_of_its_own(screen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """This is so on a screen; a pipe gets only the text."""
     out = Screen() if screen else io.StringIO()
-    err = console.Console(file=out if screen else io.StringIO(), force_terminal=screen, width=80)
+    err = Console(file=out if screen else io.StringIO(), force_terminal=screen, width=80)
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr(console, "errors", err)
     for piece in ("Once", " upon", ""):

@@ -25,6 +25,7 @@ from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.describe import describe
 from weft.frontends.gguf.filemap import Cursor
+from weft.native import _native
 
 LIES = [0, 1, 2, 5, 0x7F, 0xFFFF, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 WIDE_LIES = [1 << 32, 1 << 60, (1 << 61) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 8, (1 << 64) - 1]
@@ -57,6 +58,17 @@ def counted() -> Iterator[Work]:
         yield work
 
 
+def strings_of(path: Path, core: object) -> object:
+    """The lists of strings of a file, read by `core` or, where it is None, in Python; the message
+    when the file is refused."""
+    with mock.patch("weft.frontends.gguf.metadata._core", lambda: core):
+        try:
+            with open_gguf(path) as file:
+                return [value for value in file.metadata.values() if isinstance(value, list)]
+        except FormatError as error:
+            return str(error)
+
+
 def read_all(path: Path) -> str | None:
     """Open `path` and use everything in it; the message when it is refused."""
     size = path.stat().st_size
@@ -77,6 +89,7 @@ def read_all(path: Path) -> str | None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert work.steps <= size and work.items <= 2 * size
+    assert strings_of(path, None) == strings_of(path, _native)
     assert peak < 50 * size + 1_000_000
     return message
 

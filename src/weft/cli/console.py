@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Literal, Self, TextIO, cast
-
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from typing import IO, TYPE_CHECKING, Literal, Self, cast
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
 from weft.tables import CONTROLS, size_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, ProgressColumn, TaskID
 
 __all__ = [
@@ -45,47 +42,46 @@ __all__ = [
 _HIDDEN = dict.fromkeys(c for c in CONTROLS if c < 160)  # texts may need the order of Arabic
 
 
-class _Console(Console):
-    """A console that raises BrokenPipeError if the reader of a pipe has left, and shows control
-    characters of texts, which may be a stranger's, as escapes."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """The parts of something that is printed."""
-        for part in super().render(renderable, options):
-            if part.control is None:
-                part = part._replace(text=part.text.translate(CONTROLS))
-            yield part
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+if TYPE_CHECKING:
+    console: Console
+    """The console for results (stdout)."""
+    errors: Console
+    """The console for progress, summaries and errors (stderr), so that stdout can be piped."""
 
 
-class _Trimmed(io.TextIOBase):
-    """A stream that drops the spaces at the end of lines, which pad tables."""
+def __getattr__(name: str) -> Console:
+    """Makes `console` or `errors` when it is first used: rich is slow to import, and the output of
+    most commands to pipes needs none of it."""
+    if name not in ("console", "errors"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weft.cli.screen import Screen
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Writes whole lines."""
-        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
-
-    def flush(self) -> None:
-        """Flushes the stream."""
-        self._stream.flush()
+    made: Console = Screen(stderr=name == "errors", highlight=False)
+    globals()[name] = made
+    return made
 
 
-console = _Console(highlight=False)
-"""The console for results (stdout)."""
-errors = _Console(stderr=True, highlight=False)
-"""The console for progress, summaries and errors (stderr), so that stdout can be piped."""
+def _errors() -> Console:
+    return sys.modules[__name__].errors  # type: ignore[no-any-return]
+
+
+def _on_terminal() -> bool:
+    """Whether stderr is a terminal, for rich; most pipes are told apart without it."""
+    may_be = "errors" in globals() or sys.stderr.isatty() or not _FORCED.isdisjoint(os.environ)
+    return may_be and _errors().is_terminal
+
+
+_FORCED = frozenset(("FORCE_COLOR", "TTY_COMPATIBLE"))
+"""Variables that let rich take pipes for terminals."""
 
 
 def say(text: str, style: str | None = None) -> None:
     """Prints a line to stderr; long lines are broken between words on a terminal only."""
-    errors.print(text, style=style, markup=False, soft_wrap=not errors.is_terminal)
+    if _on_terminal():
+        _errors().print(text, style=style, markup=False)
+    else:
+        sys.stderr.write(f"{text.translate(CONTROLS)}\n")
+        sys.stderr.flush()
 
 
 def note(text: str, style: str = "dim") -> None:
@@ -112,11 +108,13 @@ PROMPT_PATIENCE = 1.0
 def wide(to_error: bool = False) -> Console:
     """A console that, unless it is a terminal, neither wraps nor cuts tables and drops spaces at
     the end of lines."""
-    plain = _Console(stderr=to_error, highlight=False)
+    from weft.cli.screen import Screen, Trimmed
+
+    plain = Screen(stderr=to_error, highlight=False)
     if plain.is_terminal:
         return plain
-    stream = cast(IO[str], _Trimmed(sys.stderr if to_error else sys.stdout))
-    return _Console(file=stream, highlight=False, width=10_000)
+    stream = cast(IO[str], Trimmed(sys.stderr if to_error else sys.stdout))
+    return Screen(file=stream, highlight=False, width=10_000)
 
 
 _CUDA = re.compile(r"cuda:?(\d*)$", re.I)
@@ -170,7 +168,7 @@ class TextOut:
     def end_line(self) -> None:
         """Ends the line if stdout and stderr are on the same terminal, so that a message does not
         continue it."""
-        if self._in_line and sys.stdout.isatty() and errors.is_terminal:
+        if self._in_line and sys.stdout.isatty() and _on_terminal():
             self.write("\n")
 
 
@@ -191,6 +189,8 @@ class WordWrap:
         """What is to be written, now that `text` has come."""
         if not self._width:
             return text
+        from rich.cells import cell_len
+
         out = []
         for sign in text:
             wide = cell_len(sign) > 1
@@ -214,6 +214,10 @@ class WordWrap:
 
     def end(self) -> str:
         """The last word, at the beginning of a line if it does not fit behind the others."""
+        if not self._width:
+            return ""
+        from rich.cells import cell_len
+
         word, size = self._word, cell_len(self._word)
         breaks = self._column > 0 and self._column + size >= self._width
         self._column = size if breaks else self._column + size
@@ -264,7 +268,7 @@ class WaitingBar:
 
     def __call__(self, done: int, total: int) -> None:
         """Shows `done` of `total`, unless the work has just begun."""
-        if not errors.is_terminal:
+        if not _on_terminal():
             return
         if self._bar is None:
             if perf_counter() - self._start < self._patience or done == total:
@@ -281,7 +285,7 @@ class WaitingBar:
         from rich.progress import Progress as Bar
 
         counts: ProgressColumn = DownloadColumn() if self._unit == "bytes" else MofNCompleteColumn()
-        return Bar(TextColumn(self._label), BarColumn(), counts, console=errors, transient=True)
+        return Bar(TextColumn(self._label), BarColumn(), counts, console=_errors(), transient=True)
 
 
 class StatusLine:
@@ -298,8 +302,9 @@ class StatusLine:
 
     def __call__(self, text: str) -> None:
         """Replaces the line by `text`."""
-        if not errors.is_terminal:
+        if not _on_terminal():
             return
+        errors = _errors()
         text = text[: max(errors.width - 1, 0)]
         errors.file.write(f"\r{text:<{self._width}}" if text else f"\r{' ' * self._width}\r")
         errors.file.flush()

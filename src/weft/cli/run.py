@@ -11,7 +11,6 @@ import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, say, text_out
 from weft.cli.draft_options import DraftFlags
-from weft.cli.dump import TensorDump, read_log, show_beside
 from weft.cli.groups import Group
 from weft.cli.loading import Load, loads_model
 from weft.cli.model_file import ModelFile
@@ -119,9 +118,13 @@ def run(
     check_constraint(sampling)
     if own.beside is not None and (own.image or own.audio):
         raise ContextError("--beside compares the tensors of a text; leave out --image and --audio")
-    log = read_log(own.beside) if own.beside is not None else None
-    glob = own.dump_tensors if log is None else None
-    dump = TensorDump(glob) if glob is not None else None
+    log = dump = None
+    if own.beside is not None or own.dump_tensors is not None:
+        from weft.cli.dump import TensorDump, read_log, show_beside  # most runs dump none
+
+        log = read_log(own.beside) if own.beside is not None else None
+        glob = own.dump_tensors if log is None else None
+        dump = TensorDump(glob) if glob is not None else None
     load |= {"n_seq_max": None if load["plan"] else 1, "repack_later": True}
     with LoadProgress() as progress:
         shifts = own.context_shift and own.max_tokens != -2

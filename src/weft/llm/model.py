@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from weft.frontends.models import open_model
 from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
-from weft.llm.adapter_files import AdapterFiles, open_adapters
 from weft.llm.adapters import EMBEDDINGS, Adapters
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
@@ -32,8 +32,11 @@ from weft.llm.models.names import name_tensors
 from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
 from weft.llm.models.step import Step, Together
 from weft.llm.scaled_files import Chosen, ScaledFiles
-from weft.llm.senses.tower import AnyTower
 from weft.llm.weights import Weights, load_weights
+
+if TYPE_CHECKING:
+    from weft.llm.adapter_files import AdapterFiles
+    from weft.llm.senses.tower import AnyTower
 
 
 class Model:
@@ -75,6 +78,8 @@ class Model:
         self.towers: Sequence[AnyTower] = ()
         """Towers for images and sound that are computed beside the model."""
         if adapters is not None:
+            from weft.llm.adapter_files import open_adapters  # most models have none
+
             self.adapters = open_adapters(adapters, file, self.config, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())
         self.control_vectors: ControlVectors | None = None

@@ -11,13 +11,12 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
-from weft.llm.adapter_files import AdapterFiles
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
@@ -26,13 +25,17 @@ from weft.llm.drafting.next_tokens import NextTokens, SecondModel
 from weft.llm.drafting.ngram import NgramDrafter
 from weft.llm.hub import local_path
 from weft.llm.model import Model
-from weft.llm.multimodal import Senses, open_towers
 from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
+from weft.schedule.collector import collector_paused
+
+if TYPE_CHECKING:
+    from weft.llm.adapter_files import AdapterFiles
+    from weft.llm.multimodal import Senses, Towers
 
 DEFAULT_N_CTX = 4096
 """Default number of cells of the cache; fewer if the model was trained for less."""
@@ -89,7 +92,7 @@ class Opening:
             from weft.frontends.gguf.quantize import planned_as
 
             file = planned_as(file, to)
-        self.towers = None if mmproj is None else open_towers(mmproj)
+        self.towers = None if mmproj is None else _towers(mmproj)
         self.model = Model(
             file, files.get("adapters"), files.get("control_vectors"),
             files.get("control_vector_layers"),
@@ -109,7 +112,7 @@ class Opening:
         tokenizer = self.tokenizer  # an unknown one is an error before weights are read
         context = Context(self.model, progress=self.progress, **options)
         drafting = self.drafts.drafting(context, self.progress)
-        senses = None if self.towers is None else Senses(self.towers, context, tokenizer)
+        senses = None if self.towers is None else _senses(self.towers, context, tokenizer)
         return Loaded(self, context, drafting, senses)
 
     def plans(self, *, must_fit: bool = True, **options: Any) -> list[ContextPlan]:
@@ -178,6 +181,19 @@ class Loaded:
         return {d.name: d.context for d in models}
 
 
+def _towers(path: str | os.PathLike[str]) -> Towers:
+    from weft.llm.multimodal import open_towers  # most models have none
+
+    return open_towers(path)
+
+
+def _senses(towers: Towers, context: Context, tokenizer: Tokenizer) -> Senses:
+    from weft.llm.multimodal import Senses
+
+    return Senses(towers, context, tokenizer)
+
+
+@collector_paused()
 def load_model(path: str | os.PathLike[str], options: dict[str, Any]) -> Loaded:
     """Opens and loads a model with the options of `Opening` and of `Opening.load`."""
     return Opening(path, **take_model_arguments(options)).load(**options)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import ArgumentError, ContextError, ErrorWarning
 from weft.execute import TensorCallback
@@ -20,7 +20,6 @@ from weft.llm.compute.context import Context
 from weft.llm.engine.request import Request
 from weft.llm.generate_options import GenerateOptions, request_of, stop_strings
 from weft.llm.model import Model
-from weft.llm.multimodal import Hearing, Senses, Sight
 from weft.llm.opening import Loaded, ModelArguments, load_model
 from weft.llm.planning.explain import (
     html_of,
@@ -35,6 +34,9 @@ from weft.llm.senses.media import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.notebook import in_notebook
 from weft.options import require_options
+
+if TYPE_CHECKING:
+    from weft.llm.multimodal import Hearing, Senses, Sight
 
 Tools = Sequence[Mapping[str, Any]]
 Asked = tuple[Request, AnswerParser | HarmonyParser | None]
@@ -185,6 +187,8 @@ class TextModel:
     @property
     def sight(self) -> Sight:
         """Makes rows of images. Raises ContextError for a model without a tower for images."""
+        from weft.llm.multimodal import Sight
+
         sight = self.senses.of("image")
         assert isinstance(sight, Sight)
         return sight
@@ -192,6 +196,8 @@ class TextModel:
     @property
     def hearing(self) -> Hearing:
         """Makes rows of sounds. Raises ContextError for a model without a tower for sound."""
+        from weft.llm.multimodal import Hearing
+
         hearing = self.senses.of("audio")
         assert isinstance(hearing, Hearing)
         return hearing

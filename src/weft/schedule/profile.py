@@ -37,16 +37,17 @@ GB are 10^9 bytes, GiB 2^30.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from importlib.resources import files
-from typing import Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from weft.backends.base import DeviceKind
 from weft.errors import FormatError
 from weft.files import read_text
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 FORMAT = "weft-machine-1"
 
@@ -159,7 +160,7 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
     Raises FormatError naming the file and the field at fault."""
     text = str(source)
     if text in shipped_profiles():
-        shipped = files("weft.schedule") / "profiles" / f"{text}.toml"
+        shipped = _shipped() / f"{text}.toml"
         return parse_profile(shipped.read_text(), text)
     try:
         return parse_profile(read_text(text), text)
@@ -175,8 +176,14 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
 
 def shipped_profiles() -> list[str]:
     """Names of the profiles that come with weft."""
-    folder = files("weft.schedule") / "profiles"
-    return sorted(f.name[: -len(".toml")] for f in folder.iterdir() if f.name.endswith(".toml"))
+    names = (f.name for f in _shipped().iterdir())
+    return sorted(name[: -len(".toml")] for name in names if name.endswith(".toml"))
+
+
+def _shipped() -> Traversable:
+    from importlib.resources import files  # most runs read no profile
+
+    return files("weft.schedule") / "profiles"
 
 
 def parse_size(text: str | int) -> int:
@@ -201,6 +208,8 @@ def parse_profile(text: str, where: str = "text") -> Profile:
     """The profile in TOML text, as `Profile.to_toml` writes it; `where` names the text in messages.
 
     Raises FormatError naming the field at fault."""
+    import tomllib  # most runs read no profile
+
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -26,13 +26,17 @@ struct Rows {
 
   // The row of cell i, or the last row for cells behind it.
   const char* row(int64_t i) const { return data + min64(i, n - 1) * stride; }
-  // Prefetches a later row: the rows of a head are too far apart for the processor to foresee. The
-  // calls are spread between products, because a burst of requests would wait for its first ones.
-  void prefetch(const char* row) const {
+  // Prefetches kBytes bytes of a later row from byte `at` on: the rows of a head are too far apart
+  // for the processor to foresee. The calls are spread between products, because a burst of
+  // requests fills the queue of outstanding lines, and the products after it would ask for none.
+  template <int64_t kBytes>
+  void prefetch(const char* row, int64_t at) const {
     if (ahead == 0) return;
-    __builtin_prefetch(row + ahead, 0, 2);
-    if (bytes > 64) __builtin_prefetch(row + ahead + 64, 0, 2);
-    for (int64_t b = 128; b < bytes; b += 64) __builtin_prefetch(row + ahead + b, 0, 2);
+#pragma GCC unroll 8
+    for (int64_t b = 0; b < kBytes; b += 64) __builtin_prefetch(row + ahead + at + b, 0, 2);
+  }
+  void prefetch(const char* row) const {
+    for (int64_t b = 0; b < bytes; b += 64) prefetch<1>(row, b);
   }
 };
 
@@ -58,15 +62,20 @@ struct Picked {
   int64_t n;
 };
 
+// Each type of rows: a vector of numbers from number i on, and the byte at which number i, or its
+// block, begins.
 struct LoadF32 {
+  static constexpr int64_t byte(int64_t i) { return i * 4; }
   static vf at(const char* row, int64_t i) { return load(reinterpret_cast<const float*>(row) + i); }
 };
 struct LoadF16 {
+  static constexpr int64_t byte(int64_t i) { return i * 2; }
   static vf at(const char* row, int64_t i) {
     return load_half(reinterpret_cast<const uint16_t*>(row) + i);
   }
 };
 struct LoadBf16 {
+  static constexpr int64_t byte(int64_t i) { return i * 2; }
   static vf at(const char* row, int64_t i) {
     return load_bf16(reinterpret_cast<const uint16_t*>(row) + i);
   }
@@ -80,12 +89,14 @@ static inline vf block_scale(const char* block) {
   return splat(half_to_float(h));
 }
 struct LoadQ80 {
+  static constexpr int64_t byte(int64_t i) { return i / 32 * 34; }
   static vf at(const char* row, int64_t i) {
     const char* block = row + i / 32 * 34;
     return int_floats(widen(block + 2 + i % 32)) * block_scale(block);
   }
 };
 struct LoadQ40 {
+  static constexpr int64_t byte(int64_t i) { return i / 32 * 18; }
   static vf at(const char* row, int64_t i) {
     const char* block = row + i / 32 * 18;
     // The low halves of the 16 bytes hold numbers 0..15, the high halves 16..31.
@@ -116,6 +127,10 @@ static inline vf cell_sums(const vf (&s)[4]) {
   return pair_sums(pair_sums(s[0], s[1]), pair_sums(s[2], s[3]));
 }
 
+// The numbers of a row that are multiplied between requests for lines: a block, or a line of
+// halves.
+inline constexpr int64_t kPart = 32;
+
 // The dot products of kRows rows of `q` with kLanes rows of `k`, which are `lanes` behind `begin`.
 // Rows have `width` floats.
 template <typename Load, int kRows>
@@ -130,30 +145,35 @@ static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, con
 #pragma GCC unroll 2
     for (int g = 0; g < kGroups; ++g) {
 #pragma GCC unroll 4
-      for (int c = 0; c < kQuads; ++c) {
-        row[g][c] = begin + lanes.at[4 * c + first + g];
-        k.prefetch(row[g][c]);
-      }
+      for (int c = 0; c < kQuads; ++c) row[g][c] = begin + lanes.at[4 * c + first + g];
     }
     vf sum[kRows][kGroups];
     for (int r = 0; r < kRows; ++r) {
       for (int g = 0; g < kGroups; ++g) sum[r][g] = vf{};
     }
-    for (int64_t d = 0; d < width; d += kLanes) {
-      vf key[kGroups][kQuads];
-#pragma GCC unroll 2
+    for (int64_t part = 0; part < width; part += kPart) {
+      const int64_t end = min64(part + kPart, width);
       for (int g = 0; g < kGroups; ++g) {
-#pragma GCC unroll 4
-        for (int c = 0; c < kQuads; ++c) key[g][c] = Load::at(row[g][c], d);
-        turn_quads(key[g]);
+        for (int c = 0; c < kQuads; ++c) {
+          k.prefetch<Load::byte(kPart)>(row[g][c], Load::byte(part));
+        }
       }
-#pragma GCC unroll 4
-      for (int j = 0; j < kQuads; ++j) {
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const vf x = load_quad(q + r * q_stride + d + 4 * j);
+      for (int64_t d = part; d < end; d += kLanes) {
+        vf key[kGroups][kQuads];
 #pragma GCC unroll 2
-          for (int g = 0; g < kGroups; ++g) sum[r][g] = fma(x, key[g][j], sum[r][g]);
+        for (int g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 4
+          for (int c = 0; c < kQuads; ++c) key[g][c] = Load::at(row[g][c], d);
+          turn_quads(key[g]);
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < kQuads; ++j) {
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const vf x = load_quad(q + r * q_stride + d + 4 * j);
+#pragma GCC unroll 2
+            for (int g = 0; g < kGroups; ++g) sum[r][g] = fma(x, key[g][j], sum[r][g]);
+          }
         }
       }
     }
@@ -210,10 +230,11 @@ static inline void add_part(const float* w, int64_t w_stride, const Rows& v, Pic
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kWide; ++c) s[r][c] = load(out + r * out_stride + d + c * kLanes) * fade[r];
   }
+  constexpr int64_t kBytes = Load::byte(kWide * kLanes) > 0 ? Load::byte(kWide * kLanes) : 1;
   for (int64_t i = 0; i < cells.n; ++i) {
     const int64_t cell = cells.cell[i];
     const char* row = v.data + cell * v.stride;
-    if (d == 0) v.prefetch(row);
+    v.prefetch<kBytes>(row, Load::byte(d));
     vf value[kWide];
     for (int c = 0; c < kWide; ++c) value[c] = Load::at(row, d + c * kLanes);
     for (int r = 0; r < kRows; ++r) {

@@ -8,13 +8,14 @@ first parameter, parameters, ten sources), stages are (begin, end).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
 from weft.graph.params import pack
 from weft.graph.polynomial import Atom, Compound
 from weft.graph.size import Expr, Size, Sym, upper
-from weft.graph.tensor import Tensor
+from weft.graph.tensor import Ne, Tensor
 from weft.native import _native
 from weft.program import LAYOUTS, Program
 from weft.records import dataclass
@@ -40,7 +41,12 @@ def describe_tensor(t: Tensor | None) -> tuple[int, list[int], list[int]]:
     """(type, ne, nb) at the symbols' maxima; an absent source has no sizes."""
     if t is None:
         return (0, [], [])
-    return (t.dtype.id, [upper(n) for n in t.ne], [upper(n) for n in t.nb])
+    return (t.dtype.id, *_maxima(t.ne, t.nb))
+
+
+@lru_cache(maxsize=1 << 12)  # layers have the same sizes
+def _maxima(ne: Ne, nb: Ne) -> tuple[list[int], list[int]]:
+    return [upper(n) for n in ne], [upper(n) for n in nb]
 
 
 class ExprTable:

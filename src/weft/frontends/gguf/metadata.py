@@ -287,19 +287,28 @@ def _need(cursor: Cursor, n: int, least: int, what: str) -> None:
     cursor.at = at
 
 
+def _core() -> Any:
+    """The native core, which reads strings ten times as fast, where something else has loaded it:
+    whoever looks at files alone does without kernels."""
+    return sys.modules.get("weft._native")
+
+
 def _skip_strings(cursor: Cursor, n: int, what: str) -> None:
     _need(cursor, n, 8, what)
     cursor.spend(n, what)
     buffer, at = cursor.map.buffer, cursor.at
-    length_at = _U64.unpack_from
+    length_at, core = _U64.unpack_from, _core()
     try:
         # The one hot loop of opening a file. A lying length sends `at` past the end of the file,
         # where the next read fails, or the check below does.
-        for _ in repeat(None, n):
-            at += length_at(buffer, at)[0] + 8
+        if core is not None:
+            at = core.strings_end(buffer, at, n)
+        else:
+            for _ in repeat(None, n):
+                at += length_at(buffer, at)[0] + 8
     except (struct.error, OverflowError):
         at = cursor.map.size + 1
-    if at > cursor.map.size:
+    if not 0 <= at <= cursor.map.size:
         raise cursor.map.error(
             f"{what}, an array of {n} strings at byte {cursor.at}, runs past the end of the file "
             f"at byte {cursor.map.size}; the file is cut short or damaged: download or copy it "
@@ -354,7 +363,9 @@ def _decode_array(map_: FileMap, at: int, items: int = sys.maxsize) -> tuple[Val
 
 def _strings(map_: FileMap, at: int, n: int, most: int = sys.maxsize) -> tuple[list[bytes], int]:
     """The `n` checked strings at byte `at`, up to `most` bytes of each, and where they end."""
-    buffer, length_at = map_.buffer, _U64.unpack_from
+    buffer, length_at, core = map_.buffer, _U64.unpack_from, _core()
+    if core is not None:
+        return cast("tuple[list[bytes], int]", core.read_strings(buffer, at, n, most))
     strings = []
     if most == sys.maxsize:  # vocabularies have hundreds of thousands
         for _ in repeat(None, n):

@@ -15,12 +15,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import sentencepiece
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.vocab import TokenType, Vocab
+
+if TYPE_CHECKING:
+    import sentencepiece
 
 _SPACE = "\u2581"
 
@@ -36,6 +39,8 @@ class SpmModel:
         self._processor: sentencepiece.SentencePieceProcessor | None = None
         self._ids: dict[str, int] | None = None
         if _library_takes(vocab, self._byte_ids):
+            import sentencepiece  # other kinds of tokenizers do without it
+
             try:
                 self._processor = sentencepiece.SentencePieceProcessor(model_proto=_proto(vocab))
             except RuntimeError:  # the library has a rule that `_library_takes` does not know
