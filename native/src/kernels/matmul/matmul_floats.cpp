@@ -299,9 +299,46 @@ Run find_run(const Columns& columns, int64_t left, int64_t k, int64_t pair) {
   return run;
 }
 
-// `ordered`: rows that become panels of `words` words of depth on the way.
-void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+// Rows behind the last whole panel, which stay rows and are added up as such.
+void multiply_tail(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                   char* scratch) {
+  if (begin == end) return;
+  // tiles round weights that meet bf16, dot products do not
+  const bool rounds = w.type != DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
+  if (columns.n <= kFewColumns && !rounds) {
+    multiply_float_dots(w, begin, end, columns, scratch);
+  } else {
+    multiply_float_tiles(w, begin, end, columns, scratch);
+  }
+  const Finish& finish = columns.finish;
+  if (finish.bias == nullptr && !finish.limits) return;
+  for (int64_t c = 0; c < columns.n; ++c) {
+    float* out = columns.out[c];
+    for (int64_t r = begin; r < end; ++r) {
+      float y = finish.bias == nullptr ? out[r] : out[r] + finish.bias[r];
+      if (finish.limits && y < finish.low) y = finish.low;
+      if (finish.limits && y > finish.high) y = finish.high;
+      out[r] = y;
+    }
+  }
+}
+
+// The end of the whole panels of rows that begin with one and go up to `end`.
+int64_t whole_panels(int64_t end) { return end / kPanelRows * kPanelRows; }
+
+// `words` words of a panel, asked for while `n` columns are multiplied by `depth` words of another.
+RowsAhead<2> panel_ahead(const float* panel, int64_t words, int64_t n, int64_t depth) {
+  const int64_t steps = column_groups(n) * ((depth + kAheadWords - 1) / kAheadWords);
+  const int64_t bytes = words * kPanelRows * 4;
+  return {reinterpret_cast<const char*>(panel), bytes, bytes, 1, steps};
+}
+
+// Panels, and the rows behind them. `ordered`: rows that become panels of `words` words of depth on
+// the way.
+void multiply_panels(const Weights& w, int64_t begin, int64_t last_row, const Columns& columns,
                      const PanelWords& way, bool ordered, char* scratch) {
+  const int64_t end = whole_panels(last_row);
+  multiply_tail(w, end, last_row, columns, scratch);
   const ManyScratch s(scratch);
   for (int64_t left = 0; left < columns.n;) {
     const Run run = find_run(columns, left, w.k, way.pair);
@@ -324,14 +361,25 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
                                       : rows + (begin - r) * w.row_stride + words * 4;
             panel = gathered(w, rows, words, ahead, s.panel);
           }
+          const int64_t depth = words * way.elements / way.pair;
+          const int64_t n = run.right - left;
+          RowsAhead<2> ahead;
+          const bool asks = !ordered && column_groups(n) >= kAheadGroups && depth >= kLeastAhead;
+          if (asks) {
+            // the same part of the panel below, or the next part of the first one
+            const bool below = r + kPanelRows < end || last;
+            const float* next = below ? panel_of(w, r + kPanelRows) + first * kPanelRows
+                                      : panel_of(w, begin) + (first + words) * kPanelRows;
+            ahead = panel_ahead(next, words, n, depth);
+          }
           if (way.stage != nullptr) {
             way.stage(panel, words, s.staged);
             panel = s.staged;
           }
-          const int64_t depth = words * way.elements / way.pair;
           const PanelPart part = {
-              panel, slab.columns + i / way.pair, slab.stride, depth, k + i == 0, finish};
-          way.kernels.columns(part, run.right - left, columns.out + left, r);
+              panel,  slab.columns + i / way.pair, slab.stride, depth, k + i == 0,
+              finish, asks ? &ahead : nullptr};
+          way.kernels.columns(part, n, columns.out + left, r);
         }
       }
     }
@@ -397,33 +445,6 @@ void multiply_float_tiles(const Weights& w, int64_t begin, int64_t end, const Co
   }
 }
 
-// Rows behind the last whole panel, which stay rows and are added up as such.
-static void multiply_tail(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                          char* scratch) {
-  if (begin == end) return;
-  // tiles round weights that meet bf16, dot products do not
-  const bool rounds = w.type != DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
-  if (columns.n <= kFewColumns && !rounds) {
-    multiply_float_dots(w, begin, end, columns, scratch);
-  } else {
-    multiply_float_tiles(w, begin, end, columns, scratch);
-  }
-  const Finish& finish = columns.finish;
-  if (finish.bias == nullptr && !finish.limits) return;
-  for (int64_t c = 0; c < columns.n; ++c) {
-    float* out = columns.out[c];
-    for (int64_t r = begin; r < end; ++r) {
-      float y = finish.bias == nullptr ? out[r] : out[r] + finish.bias[r];
-      if (finish.limits && y < finish.low) y = finish.low;
-      if (finish.limits && y > finish.high) y = finish.high;
-      out[r] = y;
-    }
-  }
-}
-
-// The end of the whole panels of rows that begin with one and go up to `end`.
-static int64_t whole_panels(int64_t end) { return end / kPanelRows * kPanelRows; }
-
 void multiply_panel_column(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                            char* scratch) {
   const int64_t whole = whole_panels(end);
@@ -445,17 +466,14 @@ void multiply_panel_column(const Weights& w, int64_t begin, int64_t end, const C
 
 void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                            char* scratch) {
-  multiply_panels(w, begin, whole_panels(end), columns, panel_words(w.type, columns), false,
-                  scratch);
-  multiply_tail(w, whole_panels(end), end, columns, scratch);
+  multiply_panels(w, begin, end, columns, panel_words(w.type, columns), false, scratch);
 }
 
 void multiply_ordered_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                              char* scratch) {
   PanelWords way = panel_words(w.type, columns);
   way.words = kStagedWords;
-  multiply_panels(w, begin, whole_panels(end), columns, way, true, scratch);
-  multiply_tail(w, whole_panels(end), end, columns, scratch);
+  multiply_panels(w, begin, end, columns, way, true, scratch);
 }
 
 int64_t few_float_dots(DType) { return kFewColumns; }

@@ -11,6 +11,7 @@
 
 #include "kernels/matmul/activations.h"
 #include "kernels/matmul/matmul_engine.h"
+#include "kernels/simd/rows_ahead.h"
 #include "quants/interleave.h"
 
 namespace weft::WEFT_TARGET {
@@ -34,8 +35,17 @@ struct FloatWords {
   static inline vf add(vf acc, vf rows, vf x) { return fma(rows, x, acc); }
 };
 
+// Words of depth between two steps of what is read ahead.
+inline constexpr int64_t kAheadWords = 64;
+
+// What is worth reading ahead for: with fewer groups of columns, memory is what all wait for, and
+// processors read less of a panel ahead by themselves.
+inline constexpr int64_t kAheadGroups = 4;
+inline constexpr int64_t kLeastAhead = 4 * kAheadWords;
+
 // Some words of depth of a panel, and of columns `stride` words apart. `begins`: there are no sums
-// in the result yet. `finish`: of the last words of depth, else empty.
+// in the result yet. `finish`: of the last words of depth, else empty. `ahead`: the panel after, or
+// nullptr.
 struct PanelPart {
   const float* w;
   const float* x;
@@ -43,6 +53,7 @@ struct PanelPart {
   int64_t depth;
   bool begins;
   Finish finish;
+  RowsAhead<2>* ahead;
 };
 
 // Sums of rows from `row` on, as they go to the result.
@@ -86,15 +97,22 @@ static void multiply_panel(const PanelPart& part, float* const* out, int64_t row
     }
     const float* w = part.w + r;
     const float* x = part.x;
-    for (const float* end = x + part.depth; x < end; ++x, w += kPanelRows) {
-      vf rows[kVectors];
+    for (const float* end = x + part.depth; x < end;) {
+      const float* stop = end;
+      if (part.ahead != nullptr) {
+        part.ahead->step();
+        if (end - x > kAheadWords) stop = x + kAheadWords;
+      }
+      for (; x < stop; ++x, w += kPanelRows) {
+        vf rows[kVectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) rows[v] = load(w + v * kLanes);
+        for (int v = 0; v < kVectors; ++v) rows[v] = load(w + v * kLanes);
 #pragma GCC unroll 12
-      for (int c = 0; c < kColumns; ++c) {
-        const vf factor = Words::all(x + c * part.stride);
+        for (int c = 0; c < kColumns; ++c) {
+          const vf factor = Words::all(x + c * part.stride);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[c][v] = Words::add(acc[c][v], rows[v], factor);
+          for (int v = 0; v < kVectors; ++v) acc[c][v] = Words::add(acc[c][v], rows[v], factor);
+        }
       }
     }
     finish_sums(part.finish, acc, row + r);
@@ -114,10 +132,12 @@ static void multiply_panel(int columns, const PanelPart& part, float* const* out
   kernels[columns - 1](part, out, row);
 }
 
+static inline int64_t column_groups(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+
 // `n` columns, in groups as even as they can be: a single one would wait for its sums.
 template <class Words>
 static void multiply_panel(PanelPart part, int64_t n, float* const* out, int64_t row) {
-  int64_t groups = (n + kPanelColumns - 1) / kPanelColumns;
+  int64_t groups = column_groups(n);
   for (; groups > 0; --groups) {
     const int64_t columns = (n + groups - 1) / groups;
     multiply_panel<Words>(static_cast<int>(columns), part, out, row,
