@@ -146,6 +146,72 @@ def test_buffers_of_double_precision_are_read_by_pytorch() -> None:
         assert torch.equal(weft.from_torch(module, x)(x), module(x))
 
 
+def ops(program: Any) -> list[str]:
+    return [node.op.name for node in program.graph.nodes]
+
+
+def test_what_comes_from_parameters_alone_is_computed_once() -> None:
+    class Normed(torch.nn.Module):
+        """A normalised weight, and a table of biases that is read by number."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(24, 16))
+            self.table = torch.nn.Parameter(rows(7, 16))
+            self.register_buffer("places", torch.tensor([6, 0, 3]))
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(x) + self.table[self.places]
+
+    module, x = Normed().eval(), rows(3, 24)
+    program = weft.from_torch(module, x)
+    assert torch.allclose(program(x), module(x), atol=1e-5)
+    assert set(ops(program)) <= {"MUL_MAT", "ADD", "BINARY", "RESHAPE", "VIEW"}
+
+
+def test_parameters_that_a_program_writes_are_read_anew() -> None:
+    class Counted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+
+        def forward(self, x: Any) -> Any:
+            self.count.add_(1)
+            return x * (self.count * 2)
+
+    program = weft.from_torch(Counted(), torch.ones(3))
+    assert [float(program(torch.ones(3))[0]) for _ in range(2)] == [2, 4]
+
+
+def test_padding_by_nothing_is_the_value() -> None:
+    program = weft.from_torch(lambda x: F.pad(x, (0, 0, 0, 0)) + 1, rows(3, 4))
+    assert "PAD_ND" not in ops(program)
+
+
+@pytest.mark.parametrize(
+    ("low", "has_scores"), [(-100.0, False), (-torch.inf, False), (-3e38, True)]
+)
+def test_constant_biases_of_attention(low: float, has_scores: bool) -> None:
+    """Biases are added without scores in memory, unless they may hide keys without being -inf."""
+    q, k, v = (rows(3, 2, 5, 8) for _ in range(3))
+    mask = rows(3, 2, 5, 5)
+    mask[1, :, 2:, 3] = mask[0, 1, 4] = low
+
+    class Biased(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask = torch.nn.Parameter(mask)
+
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, self.mask * 1)
+
+    program = weft.from_torch(Biased(), (q, k, v))
+    assert ("SOFT_MAX" in ops(program)) == has_scores
+    assert ("FLASH_ATTN_EXT" in ops(program)) != has_scores
+    expected = Biased()(q, k, v)
+    assert torch.allclose(program(q, k, v), expected, atol=1e-5, equal_nan=True)
+
+
 def _hidden(*shape: int) -> Any:
     """A mask whose second row, and part of the fourth, is hidden."""
     mask = torch.zeros(shape)

@@ -27,7 +27,35 @@ static inline vf gelu(vf x) {
 
 static inline vf gelu_quick(vf x) { return x * sigmoid(1.702f * x); }
 
-static inline vf gelu_erf(vf x) { return 0.5f * x * (erf(x * 0.707106781f) + 1.0f); }
+// x Phi(x). Phi(-|x|), the normal distribution's lower tail, is 2^p for a polynomial p of |x|, so
+// that one form serves every x and nothing cancels on the negative side.
+static inline vf gelu_erf(vf x) {
+  constexpr float c[] = {-1.0f,
+                         -1.151105195e+00f,
+                         -4.592116414e-01f,
+                         -5.246858089e-02f,
+                         6.984035914e-03f,
+                         -2.637921195e-05f,
+                         -2.693770619e-04f,
+                         7.428189119e-05f,
+                         -1.074626147e-05f,
+                         8.532536955e-07f,
+                         -2.922561038e-08f};
+  // 2^r for |r| <= 1/2
+  constexpr float d[] = {1.0f,
+                         6.931472029e-01f,
+                         2.402264791e-01f,
+                         5.550332470e-02f,
+                         9.618437363e-03f,
+                         1.339887466e-03f,
+                         1.535336118e-04f};
+  // beyond 14 and below 2^-127, whose bits are those of 0, the tail is 0
+  const vf p = vmax(splat(-127.0f), polynomial_by_pairs(vmin(splat(14.0f), vabs(x)), c));
+  const vf rounded = p + kRound;
+  const vf power = polynomial_by_pairs(p - (rounded - kRound), d);
+  const vf tail = as_float(as_int(power) + (as_int(rounded) << 23));
+  return x * (x < 0.0f ? tail : 1.0f - tail);
+}
 
 static inline vf hard_sigmoid(vf x) {
   const vf y = (x + 3.0f) / 6.0f;

@@ -40,6 +40,17 @@ static inline vf polynomial(vf x, const float (&c)[N]) {
   return y;
 }
 
+// The same sum in pairs, whose shorter chain of products lets more vectors be under way.
+template <int N>
+static inline vf polynomial_by_pairs(vf x, const float (&c)[N]) {
+  const vf square = x * x;
+  vf y = N % 2 != 0 ? splat(c[N - 1]) : fma(x, splat(c[N - 1]), splat(c[N - 2]));
+  for (int i = N - 4 + N % 2; i >= 0; i -= 2) {
+    y = fma(y, square, fma(x, splat(c[i + 1]), splat(c[i])));
+  }
+  return y;
+}
+
 // ---- exponential --------------------------------------------------------------------------------
 
 // ln 2 in two parts. The low bits of the first are zeros, so that its small multiples are exact.

@@ -29,6 +29,7 @@ def attention_cases() -> Iterator[Case]:
     for t in CACHES:
         for tokens in (1, 7):
             yield Case(op, f"{t} x{tokens}", _attention(t, tokens), ATTENTION, op, t)
+    yield Case(op, "f32 biases of windows", _windows, ATTENTION)
     yield Case(op, "f16 sinks", _attention("f16", 3, sinks=True), ATTENTION)
     sloped = _attention("f16", 3, max_bias=8.0, logit_softcap=20.0)
     yield Case(op, "f16 slopes, soft cap", sloped, ATTENTION)
@@ -59,6 +60,15 @@ def _attention(t: str, tokens: int, head: int = 64, *, sinks: bool = False, **mo
         return g.flash_attn_ext(q, k, v, _mask(s, 96, tokens, "f16"), extra, scale=0.125, **more)
 
     return build
+
+
+def _windows(s: Sources) -> Tensor:
+    """Short sequences side by side, with a bias for each head, and cells that some of them hide."""
+    q, k, v = (s.normal(32, 49, 3, 4) for _ in range(3))
+    hidden = np.zeros((4, 1, 49, 49))
+    hidden[1::2, :, :20, 30:] = hidden[2, :, 5:, :5] = -np.inf
+    mask = hidden + np.sin(np.arange(3 * 49 * 49)).reshape(1, 3, 49, 49)
+    return g.flash_attn_ext(q, k, v, s.fixed(mask, "f32"), scale=0.18)
 
 
 def _ropes() -> Iterator[Case]:

@@ -173,7 +173,7 @@ class _Walk:
         values = self.builder.values
         self.builder.pending = {n: len(n.users) for n in self.program.graph.nodes}
         self.builder.channels_last = channels_last_nodes(
-            self.program.graph, weight_nodes(self.program)
+            self.program.graph, weight_nodes(self.program) | set(self.known)
         )
         for node in in_stages(self.program.graph.nodes, self.regions):
             if node in self.regions:

@@ -147,50 +147,75 @@ def in_stages(nodes: Iterable[Node], found: dict[Node, Region]) -> list[Node]:
     return sorted(ordered, key=stage.__getitem__)
 
 
-MAX_FOLDED = 2**16
-"""Maximum number of elements of a tensor that is folded."""
+MAX_FOLDED = 2**20
+"""Maximum number of elements of a value that is folded, unless a parameter that it comes from is as
+large."""
+MAX_BUFFER = 2**16
+"""Maximum number of elements of a buffer of any type that values are folded from."""
 
-
-_SMALL = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_BUFFERS = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Small buffers that the program does not write, and all values that it computes from them
-    alone.
+    """The small buffers that a program does not write, and all values that it computes from them
+    and from its parameters alone.
 
-    They may have any type, as long as the program uses them in the place of constants."""
+    What comes from buffers may have any type, as long as the program uses it in the place of
+    constants. Parameters, and what comes from them, are float32."""
     signature = program.graph_signature
-    written = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
+    written = {s.target for s in signature.output_specs if s.kind in _WRITTEN}
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     known: dict[Node, torch.Tensor] = {}
+    parameters: dict[Node, torch.Tensor] = {}
     for node in program.graph.nodes:
         if node.op == "placeholder":
             spec = specs[node.name]
-            if spec.kind in _SMALL and spec.target not in written:
-                tensor = program.state_dict.get(spec.target)
-                data = program.constants.get(spec.target) if tensor is None else tensor
-                if isinstance(data, torch.Tensor) and data.numel() <= MAX_FOLDED:
-                    known[node] = data.detach()
+            if spec.target in written or spec.kind not in (*_BUFFERS, InputKind.PARAMETER):
+                continue
+            tensor = program.state_dict.get(spec.target)
+            data = program.constants.get(spec.target) if tensor is None else tensor
+            if not isinstance(data, torch.Tensor):
+                continue
+            if spec.kind in _BUFFERS and data.numel() <= MAX_BUFFER:
+                known[node] = data.detach()
+            elif _is_float_tensor(data):
+                parameters[node] = data.detach()
         elif node.op == "call_function":
-            value = folded(node, known)
+            value = folded(node, known, parameters)
             if value is not None:
-                known[node] = value
-    return known
+                made = any(n in parameters for n in node.all_input_nodes)
+                (parameters if made else known)[node] = value
+    inputs = {n for n in parameters if n.op == "placeholder"}
+    return known | {n: value for n, value in parameters.items() if n not in inputs}
 
 
-def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
-    """The result of a node whose tensors are all known, or None where it is not folded."""
+def _is_float_tensor(data: torch.Tensor) -> bool:
+    """Whether a tensor is float32 in the memory of the processor."""
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return type(data) in kinds and data.device.type == "cpu" and data.dtype == torch.float32
+
+
+def folded(
+    node: Node, known: Mapping[Node, torch.Tensor], parameters: Mapping[Node, torch.Tensor]
+) -> torch.Tensor | None:
+    """The result of a node whose tensors are all known, or None where it is not folded.
+    `parameters` are float32 as well as known."""
     fake, op = node.meta.get("val"), aten_op(node.target)
     if op is None or op.namespace != "aten" or not isinstance(fake, torch.Tensor):
         return None
-    if not is_static(fake.shape) or fake.numel() > MAX_FOLDED:
+    sources = {n: parameters[n] if n in parameters else known.get(n) for n in node.all_input_nodes}
+    if any(data is None for data in sources.values()):
         return None
-    if any(n not in known for n in node.all_input_nodes):
+    large = [data.numel() for n, data in sources.items() if n in parameters and data is not None]
+    if not is_static(fake.shape) or fake.numel() > max([MAX_FOLDED, *large]):
+        return None
+    if large and fake.dtype != torch.float32:
         return None
     if torch.Tag.nondeterministic_seeded in op.tags:
         return None
-    args: Any = map_arg(node.args, lambda n: known[n])
-    kwargs: Any = map_arg(dict(node.kwargs), lambda n: known[n])
+    args: Any = map_arg(node.args, sources.__getitem__)
+    kwargs: Any = map_arg(dict(node.kwargs), sources.__getitem__)
     try:
         with torch.no_grad():
             result = op(*args, **kwargs)

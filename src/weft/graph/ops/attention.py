@@ -89,10 +89,10 @@ def flash_attn_ext(
     """softmax(q k scale + slope * mask) v, without storing the scores.
 
     q: f32 [d, n_tok, n_head, batch], k: [d, n_kv, n_head_kv, batch], v: [dv, n_kv, n_head_kv,
-    batch], n_head_kv | n_head -> f32 [dv, n_head, n_tok, batch]. mask: f16 [n_kv, n_tok or more, h,
-    b], h | n_head, b | batch; slope as in `soft_max`. sinks: f32 [n_head]. A logit_softcap c > 0
-    makes a score c tanh(score / c) before the mask. Raises GraphError where the sizes differ from
-    these, where a row has gaps, and where max_bias > 0 has no mask. Equals ggml_flash_attn_ext
+    batch], n_head_kv | n_head -> f32 [dv, n_head, n_tok, batch]. mask: f16 or f32 [n_kv, n_tok or
+    more, h, b], h | n_head, b | batch; slope as in `soft_max`. sinks: f32 [n_head]. A logit_softcap
+    c > 0 makes a score c tanh(score / c) before the mask. Raises GraphError where the sizes differ
+    from these, where a row has gaps, and where max_bias > 0 has no mask. Equals ggml_flash_attn_ext
     (FlashAttention, arXiv 2205.14135)."""
     op = "FLASH_ATTN_EXT"
     require_type(q, ("f32",), op, "q")
@@ -104,7 +104,7 @@ def flash_attn_ext(
     for role, t in (("q", q), ("k", k), ("v", v)):
         require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
     if mask is not None:
-        require_type(mask, ("f16",), op, "mask")
+        require_type(mask, ("f16", "f32"), op, "mask")
         fits = _divides(op, mask, q) and is_at_most(k.ne[1], mask.ne[0])
         why = "mask must be [n_kv, n_tok] with dimensions 2 and 3 that divide those of q"
         require(fits, op, why, q, k, mask)

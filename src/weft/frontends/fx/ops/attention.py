@@ -1,9 +1,10 @@
 """Scaled dot product attention, kept whole.
 
-Without a mask, causal, or with a boolean mask it is FLASH_ATTN_EXT. A mask of numbers is added in
-float32 (FLASH_ATTN_EXT would round it to float16): MUL_MAT, SOFT_MAX, MUL_MAT. Where keys and
-values have fewer heads than queries, their heads are read several times and never repeated in
-memory.
+Without a mask, causal, with a boolean mask, or with a constant mask of moderate numbers (biases of
+positions and windows) it is FLASH_ATTN_EXT. Other masks of numbers may be so low that this op takes
+every key for hidden, where PyTorch weighs them alike: these are MUL_MAT, SOFT_MAX, MUL_MAT. Where
+keys and values have fewer heads than queries, their heads are read several times and never repeated
+in memory.
 """
 
 from __future__ import annotations
@@ -112,10 +113,13 @@ def attended(b: Builder, call: Call, q: Value, k: Value, v: Value) -> Value:
     factor = 1 / math.sqrt(float(q.shape[-1])) if scale is None else float(scale)  # type: ignore[arg-type]
     mask = call.value("attn_mask") if call.has("attn_mask") else None
     n_q, n_k = q.shape[2], k.shape[2]
-    if mask is not None and mask.dtype is not torch.bool:
-        return _summed(b, q, k, v, b.computed(mask), factor)
     added: Tensor | None = None
-    if call.raw("is_causal", False):
+    if mask is not None and mask.dtype is not torch.bool:
+        numbers = _numbers(b, b.computed(mask), n_q, n_k)
+        if not _is_moderate(b, b.computed(mask)):
+            return _summed(b, q, k, v, numbers, factor)
+        added = numbers
+    elif call.raw("is_causal", False):
         added = _causal(b, n_q, n_k)
     elif mask is not None:
         added = _mask_tensor(b, mask, q, k)
@@ -166,15 +170,32 @@ def _made_mask(b: Builder, mask: Value, q: Value, k: Value) -> Tensor:
     return g.cast(reshaped_to(g.where(c, x, y), shape[::-1]), "f16")
 
 
-def _summed(b: Builder, q: Value, k: Value, v: Value, mask: Value, scale: float) -> Value:
-    """The three steps, with a mask of numbers."""
-    scores = g.mul_mat(b.rows(k, stored=True), b.rows(q))
+LARGEST_BIAS = 1e4
+"""Largest size of a number in a mask that is not meant to hide a key, -inf apart."""
+
+
+def _is_moderate(b: Builder, mask: Value) -> bool:
+    """Whether a mask is constant, and none of its numbers but -inf hides a key."""
+    array = b.array(mask)
+    if array is None:
+        return False
+    finite = array[array != -math.inf]
+    return bool(np.all(np.abs(finite) <= LARGEST_BIAS))
+
+
+def _numbers(b: Builder, mask: Value, n_q: Size, n_k: Size) -> Tensor:
+    """A mask of numbers as f32 [n_k, n_q, heads, batches]."""
     mask = mask.viewed(
         (*[1] * (4 - mask.rank), *mask.shape), (*[1] * (4 - mask.rank), *mask.strides)
     )
-    shape = (*mask.shape[:2], q.shape[2], k.shape[2])
+    shape = (*mask.shape[:2], n_q, n_k)
     mask = mask.viewed(shape, broadcast_strides(mask.shape, mask.strides, shape))
-    added = reshaped_to(b.dense(mask), shape[::-1])
+    return reshaped_to(b.dense(mask), shape[::-1])
+
+
+def _summed(b: Builder, q: Value, k: Value, v: Value, added: Tensor, scale: float) -> Value:
+    """The three steps, with a mask of numbers."""
+    scores = g.mul_mat(b.rows(k, stored=True), b.rows(q))
     weights = g.soft_max(scores, added, None, scale)
     columns = transposed(v)
     result = g.mul_mat(b.rows(columns), weights)

@@ -162,6 +162,8 @@ def pad(b: Builder, call: Call) -> Value:
     name = "pad" if "pad" in call.args else "padding"
     if not is_static(call.raw(name, [])):
         return _padded(b, call, v, [call.size(n) for n in call.raw(name, [])])
+    if not any(call.numbers(name)):
+        return v
     if 0 in call.shape():
         return b.scalar(0.0, v.dtype).viewed(call.shape(), [0] * v.rank)
     numbers = call.numbers(name)
