@@ -341,3 +341,14 @@ def test_rows_times_the_matrix_of_their_group() -> None:
     x, w = r(7, 16).bfloat16(), r(3, 16, 8).bfloat16()
     for ends in ([2, 2, 7], [0, 4, 7], [7, 7, 7]):
         check(groups, x, w, torch.tensor(ends, dtype=torch.int32), rtol=2e-2, atol=2e-2)
+
+
+def test_many_parts_are_joined_in_pairs() -> None:
+    """A part is copied a few times, not once for each part behind it."""
+
+    def depth(t: Any) -> int:
+        return max([depth(s) for s in t.src if s is not None], default=0) + (t.op.name == "CONCAT")
+
+    f = check(lambda x: torch.stack([x * k for k in range(45)], 1), r(3, 4))
+    [result] = f.graph.outputs.values()
+    assert depth(result) == 6

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+import weft  # noqa: E402
 from tests.frontends.fx.exported import Function, check, convert, ops_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -310,6 +311,17 @@ def test_a_selective_scan_is_one_op(time: int, sums: bool) -> None:
     found = ops(Scan(time, sums=sums), *scan_inputs(time))
     assert found["SSM_SCAN"] == 1
     assert sum(found.values()) < 10
+
+
+def test_a_selective_scan_of_any_number_of_sequences() -> None:
+    n = torch.export.Dim("n", min=1, max=8)
+    inputs = scan_inputs(2)
+    module = Scan()
+    f = weft.from_torch(module, tuple(inputs), dynamic_shapes=({0: n},) * 4)
+    assert ops_of(f.converted)["SSM_SCAN"] == 1
+    more = [torch.cat([v, v * 0.5, v * 0.1]) for v in inputs]
+    for some in (inputs, more):
+        torch.testing.assert_close(f(*some), module(*some), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("time", [1, 2])

@@ -284,13 +284,16 @@ def joined(b: Builder, parts: Sequence[Value], dim: int, dtype: torch.dtype) -> 
     first = parts[0]
     inner = product(first.shape[at + 1 :])
     outer = product(first.shape[:at])
-    tensor = None
+    tensors = [g.reshape(b.dense(p), inner * p.shape[at], outer, 1, 1) for p in parts]
+    while len(tensors) > 1:
+        # neighbours in pairs, so that no part is copied once for each part behind it
+        odd = tensors[-1:] if len(tensors) % 2 else []
+        pairs = zip(tensors[::2], tensors[1::2], strict=False)
+        tensors = [*(g.concat(left, right, 0) for left, right in pairs), *odd]
+    [tensor] = tensors
     total: Size = 0
     for p in parts:
-        t = g.reshape(b.dense(p), inner * p.shape[at], outer, 1, 1)
-        tensor = t if tensor is None else g.concat(tensor, t, 0)
         total = total + p.shape[at]
-    assert tensor is not None
     shape = list(first.shape)
     shape[at] = total
     return Value.whole(tensor, dtype, shape).permuted(inverse(order))

@@ -409,6 +409,7 @@ def _selective(b: Builder, call: Call, loop: Loop, columns: Slices) -> tuple[Val
     if not is_call(decay, "exp") or len(fake_of(loop.states[0]).shape) != 3:
         return None
     batch, rows, lanes = fake_of(loop.states[0]).shape
+    first = call.as_value(loop.first)
     steps = len(loop.states)
 
     def of(factor: Any, kept: tuple[bool, ...], dim: int) -> Value | None:
@@ -441,9 +442,9 @@ def _selective(b: Builder, call: Call, loop: Loop, columns: Slices) -> tuple[Val
                 u = of(x, (True, True, True, False), loop.b.dim)
                 c_in = of(column, (True, True, False, True), loop.b.dim)
                 c_out = _ahead(call.as_value(columns.node), columns.dim)
-                if u is None or c_in is None or c_out.shape != (steps, batch, lanes):
+                if u is None or c_in is None or c_out.shape != (steps, first.shape[0], lanes):
                     continue
-                return _ssm(b, call.as_value(loop.first), a, raw, u, c_in, c_out)
+                return _ssm(b, first, a, raw, u, c_in, c_out)
     return None
 
 
