@@ -14,6 +14,7 @@ int main() {
   if (can.runs_avx2()) best = "avx2";
   if (can.runs_avx_vnni()) best = "avx2;avx_vnni";  // it takes what is no product from avx2
   if (can.runs_avx512()) best = "avx512";
+  if (can.runs_amx()) best = "avx512;amx";
   std::puts(best);
   return 0;
 }

@@ -7,6 +7,7 @@ import pytest
 
 from tests.targets import in_turn
 from weft import _native, quants
+from weft.backends.cpu.repack import has_panels
 from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.graph.op import OPS
 from weft.program import LAYOUTS
@@ -15,6 +16,9 @@ TARGETS = [name for name, ok in _native.targets() if ok and _native.interleaved_
 TYPES = [DTYPES["f32"].id] if not TARGETS else _native.interleaved_types(TARGETS[0])
 F32 = DTYPES["f32"]
 FLOAT_TARGETS = [t for t in TARGETS if F32.id in _native.interleaved_types(t)]
+BF16_TARGETS = [
+    t for t in FLOAT_TARGETS if _native.activation_type(t, DTYPES["bf16"].id) == DTYPES["bf16"].id
+]
 ORDERED = LAYOUTS.index("ordered")
 INTERLEAVED = LAYOUTS.index("interleaved")
 _UNWRITABLE = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m")
@@ -44,18 +48,21 @@ class Product:
         bias: np.ndarray | None = None,
         record: tuple[float, ...] = (),
         ordered: bool = False,
+        activations: DType | None = None,
+        seed: int | None = None,
     ) -> np.ndarray:
         """The result, `[matrices, columns, rows]`; `record`: the function of the results.
-        `ordered`: rows that are added up in the order of panels."""
+        `ordered`: rows that are added up in the order of panels. `activations`: another type than
+        that of the target. `seed`: of the columns."""
         pool = _native.ThreadPool(threads)
-        wanted = dtype_from_id(_native.activation_type(target, self.dtype.id))
+        wanted = activations or dtype_from_id(_native.activation_type(target, self.dtype.id))
         assert wanted is not None
         weights = self.weights
         if interleaved:
             weights = np.zeros_like(self.weights)
             rows = self.matrices * self.rows
             _native.interleave(self.dtype.id, self.weights, weights, rows, self.k, pool)
-        rng = np.random.default_rng(self.columns)
+        rng = np.random.default_rng(self.columns if seed is None else seed)
         x = rng.standard_normal((self.matrices * self.columns, self.k), np.float32)
         blocks = np.zeros(wanted.row_bytes(self.k) * len(x), np.uint8)
         _native.quantize(target, wanted.id, x.reshape(-1), blocks)
@@ -125,6 +132,36 @@ def test_rows_in_order_have_the_bits_of_panels(target: str, name: str) -> None:
                 np.testing.assert_array_equal(got, product.run(target, True))
 
 
+@pytest.mark.parametrize("target", BF16_TARGETS)
+@pytest.mark.parametrize("columns", [1, 2, 7, 44, 300])
+def test_panels_of_f16_have_the_bits_of_rounded_weights(target: str, columns: int) -> None:
+    """Panels of f16 times activations of bf16 are rounded on the way, for any number of columns."""
+    bf16 = DTYPES["bf16"]
+    for rows, k, matrices in ((32, 2, 1), (96, 518, 1), (64, 4130, 1), (64, 96, 3)):
+        product = Product(DTYPES["f16"], rows, k, columns, matrices)
+        values = product.weights.view(np.float16).astype(np.float32)
+        rounded = Product(bf16, rows, k, columns, matrices)
+        rounded.weights = np.array(quants.encode(values.reshape(-1, k), bf16)).reshape(-1)
+        want = rounded.run(target, True, activations=bf16)
+        for ordered in (False, True):
+            got = product.run(target, not ordered, ordered=ordered, activations=bf16)
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("target", BF16_TARGETS)
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_column_has_its_bits_beside_others(target: str, name: str) -> None:
+    """Products of bf16 by pairs and by tiles do not depend on the number of columns."""
+    bf16 = DTYPES["bf16"]
+    for k in (34, 518, 4130):
+        product = Product(DTYPES[name], 64, k, 40)
+        every = product.run(target, True, activations=bf16)
+        for columns in (1, 7, 16, 33):
+            product.columns = columns
+            got = product.run(target, True, activations=bf16, seed=40)
+            np.testing.assert_array_equal(got[0], every[0, :columns])
+
+
 @pytest.mark.parametrize("target", FLOAT_TARGETS)
 def test_rows_in_order_take_bias_and_limits(target: str) -> None:
     product = Product(DTYPES["f16"], 160, 96, 5)
@@ -185,18 +222,27 @@ def test_only_floats_in_panels_are_in_order() -> None:
             Product(DTYPES[name], rows, 64, 1, matrices).run(TARGETS[0], False, ordered=True)
 
 
-SHARES_BITS = {"avx2", "avx_vnni"} <= set(TARGETS)
+PAIRS = [("avx_vnni", "avx2"), ("amx", "avx512"), ("amx_shim", "avx512")]
+"""Targets with products of their own, and the one below each."""
 
 
-@pytest.mark.skipif(not SHARES_BITS, reason="the machine lacks AVX2 or AVX-VNNI")
 @pytest.mark.parametrize("interleaved", [False, True], ids=["rows", "panels"])
 @pytest.mark.parametrize("dtype", [dtype_from_id(t) for t in TYPES], ids=lambda d: d.name)
-def test_avx_vnni_has_the_bits_of_avx2(dtype: DType, interleaved: bool) -> None:
-    """Sums of codes are exact on both, and floats are added in one order."""
+@pytest.mark.parametrize(("target", "below"), [p for p in PAIRS if set(p) <= set(TARGETS)])
+def test_has_the_bits_of_the_target_below(
+    target: str, below: str, dtype: DType, interleaved: bool
+) -> None:
+    """Sums of codes are exact on both, and floats are added in one order. Tiles add up bf16 in an
+    order of their own."""
+    if dtype.name == "bf16" and target.startswith("amx"):
+        pytest.skip("bf16 is rounded in another order")
     for columns in (1, 2, 3, 4, 5, 6, 7, 13, 44):
-        product = Product(dtype, 96, 768, columns)
-        got, want = (product.run(t, interleaved) for t in ("avx_vnni", "avx2"))
-        np.testing.assert_array_equal(got, want)
+        for rows, k in ((96, 768), (33, 2816)):
+            if interleaved and not has_panels(dtype, rows):
+                continue
+            product = Product(dtype, rows, k, columns)
+            got, want = (product.run(t, interleaved) for t in (target, below))
+            np.testing.assert_array_equal(got, want)
 
 
 ENDING_IN_ROWS = [dtype_from_id(t) for t in TYPES if DTYPES["i2_s"].id != t]

@@ -4,6 +4,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -38,6 +42,17 @@ unsigned saved_registers(const Leaf& first) {
   return low;
 }
 
+// Whether the system lets this process use tiles. Linux saves them only for processes that asked
+// for it, and refuses where a thread's stack for signals has no room for them.
+bool may_use_tiles() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of the kernel's asm/prctl.h
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 Processor ask() {
   Processor p;
   const Leaf maker(0), first(1), seventh(7);
@@ -60,6 +75,10 @@ Processor ask() {
   p.avx512vl = has(seventh.b, 31);
   p.avx512vnni = has(seventh.c, 11);
   p.avx512bf16 = seventh.a >= 1 && has(more.a, 5);
+  if ((saved & 0x60000) != 0x60000 || !has(seventh.d, 24) || !may_use_tiles()) return p;
+  p.amx_tile = true;
+  p.amx_int8 = has(seventh.d, 25);
+  p.amx_bf16 = has(seventh.d, 22);
   return p;
 }
 

@@ -9,6 +9,7 @@ struct Processor {
   bool sse42 = false, avx = false, avx2 = false, fma = false, f16c = false, avx_vnni = false;
   bool avx512f = false, avx512bw = false, avx512vl = false, avx512dq = false, avx512vnni = false;
   bool avx512bf16 = false;
+  bool amx_tile = false, amx_int8 = false, amx_bf16 = false;
   bool is_amd = false;
   // ARM, 64 bits
   bool dotprod = false, fp16 = false, i8mm = false, bf16 = false, sve = false, sve2 = false;
@@ -19,6 +20,7 @@ struct Processor {
   bool runs_avx512() const {
     return runs_avx2() && avx512f && avx512bw && avx512vl && avx512dq && avx512vnni;
   }
+  bool runs_amx() const { return runs_avx512() && avx512bf16 && amx_tile && amx_int8 && amx_bf16; }
   bool runs_dotprod() const { return dotprod; }
   bool runs_i8mm() const { return dotprod && i8mm && bf16; }
 };

@@ -30,6 +30,18 @@ const KernelTable& table();
 const PeakLoops& peak_loops();
 }  // namespace avx512
 #endif
+#if defined(WEFT_HAVE_AMX)
+namespace amx {
+const KernelTable& table();
+const PeakLoops& peak_loops();
+}  // namespace amx
+#endif
+#if defined(WEFT_HAVE_AMX_SHIM)
+namespace amx_shim {
+const KernelTable& table();
+const PeakLoops& peak_loops();
+}  // namespace amx_shim
+#endif
 #if defined(WEFT_HAVE_NEON)
 namespace neon {
 const KernelTable& table();
@@ -66,6 +78,12 @@ std::vector<Target> make_targets() {
 #endif
 #if defined(WEFT_HAVE_AVX512)
   all.push_back({"avx512", &avx512::table, can.runs_avx512() ? 20 : 0, &avx512::peak_loops});
+#endif
+#if defined(WEFT_HAVE_AMX_SHIM)  // for tests: never the best
+  all.push_back({"amx_shim", &amx_shim::table, can.runs_avx512() ? 2 : 0, &amx_shim::peak_loops});
+#endif
+#if defined(WEFT_HAVE_AMX)
+  all.push_back({"amx", &amx::table, can.runs_amx() ? 30 : 0, &amx::peak_loops});
 #endif
 #if defined(WEFT_HAVE_NEON)
   all.push_back({"neon", &neon::table, 10, &neon::peak_loops});
@@ -119,6 +137,9 @@ std::vector<std::string> cpu_features() {
       {"avx512dq", has.avx512dq},
       {"avx512vnni", has.avx512vnni},
       {"avx512bf16", has.avx512bf16},
+      {"amxtile", has.amx_tile},
+      {"amxint8", has.amx_int8},
+      {"amxbf16", has.amx_bf16},
       {"fp16", has.fp16},
       {"dotprod", has.dotprod},
       {"i8mm", has.i8mm},

@@ -4,8 +4,8 @@
 // A kernel file holds one op family. It is compiled once per target (WEFT_TARGET names it) with
 // that target's flags, inside `namespace weft::WEFT_TARGET`, and exports one `void
 // register_<family>(KernelTable&)`, which kernels/target.cpp calls. The targets are baseline, avx2,
-// avx512 and neon; avx_vnni, dotprod and i8mm have products of their own and share all other
-// kernels with avx2 or neon. Kernel files
+// avx512 and neon; avx_vnni, amx, dotprod and i8mm have products of their own and share all other
+// kernels with avx2, avx512 or neon. Kernel files
 // use no standard containers or algorithms, because the linker could give the baseline an inline
 // function that was compiled for a newer target. They never allocate: the caller provides scratch
 // memory.

@@ -4,6 +4,7 @@
 
 #include "core/processor.h"
 #include "kernels/simd/byte_dots.h"
+#include "kernels/simd/tiles.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -74,6 +75,29 @@ __attribute__((target("avx512bf16"))) double bf16(int64_t rounds) {
 }
 #endif
 
+#if defined(WEFT_TILES)
+// Products of whole tiles, of bytes or of bf16, in four sums.
+template <bool kBytes>
+double tile_loop(int64_t rounds) {
+  TileUse tiles;
+  tiles.shape_bytes(kMostTileRows, kTileRowBytes / 4);
+  for (int64_t r = 0; r < rounds; ++r) {
+    if constexpr (kBytes) {
+      add_byte_tiles<0, 4, 6>();
+      add_byte_tiles<1, 4, 7>();
+      add_byte_tiles<2, 5, 6>();
+      add_byte_tiles<3, 5, 7>();
+    } else {
+      add_bf16_tiles<0, 4, 6>();
+      add_bf16_tiles<1, 4, 7>();
+      add_bf16_tiles<2, 5, 6>();
+      add_bf16_tiles<3, 5, 7>();
+    }
+  }
+  return 2.0 * 4 * 16 * 16 * (kBytes ? 64 : 32) * static_cast<double>(rounds);
+}
+#endif
+
 // Reads kStreams adjacent vectors per step into separate sums.
 uint64_t read(const char* data, int64_t n) {
   constexpr int kStreams = 8;
@@ -101,6 +125,10 @@ const PeakLoops& peak_loops() {
     loops.f32 = f32;
 #if defined(WEFT_PEAK_BF16)
     if (processor().avx512bf16) loops.bf16 = bf16;
+#endif
+#if defined(WEFT_TILES)
+    loops.int8 = tile_loop<true>;
+    loops.bf16 = tile_loop<false>;
 #endif
     loops.read = read;
     return loops;

@@ -4,6 +4,7 @@
 #include "kernels/kernel.h"
 #include "kernels/simd/bytes.h"
 #include "kernels/simd/quads.h"
+#include "kernels/simd/tiles.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -11,10 +12,11 @@ namespace weft::WEFT_TARGET {
 inline constexpr int kPanelRows = 32;
 
 // The number of columns that are multiplied together: as many as there are registers for their
-// sums. The last columns of a run take the smallest of these sizes that holds them.
-inline constexpr int kTileColumns = kLanes == 16 ? 6 : 4;
-inline constexpr int kTileSizes[] = {1, 2, 4, 6};
-inline constexpr int kTileVariants = kLanes == 16 ? 4 : 3;
+// sums, or as a tile of the processor has rows. The last columns of a run take the smallest of
+// these sizes that holds them.
+inline constexpr int kTileColumns = kTiles ? kMostTileRows : kLanes == 16 ? 6 : 4;
+inline constexpr int kTileSizes[] = {1, 2, 4, kTiles ? 8 : 6, kMostTileRows};
+inline constexpr int kTileVariants = kTiles ? 5 : kLanes == 16 ? 4 : 3;
 
 inline constexpr int64_t kCodeBytes = kWholeDots ? 1 : 2;  // of a code in a panel, at most
 
@@ -73,7 +75,17 @@ struct Panel {
   // while it is unpacked, it would not come in the meantime.
   const char* ahead = nullptr;
   int64_t ahead_bytes = 0;
+  TileUse* tiles = nullptr;  // of the thread, on targets that have them
 };
+
+// Asks for the `part`th of `n_parts` parts of what is ahead.
+static inline void fetch_ahead(const Panel& panel, int64_t part, int64_t n_parts) {
+  const int64_t lines = (panel.ahead_bytes + 63) / 64;
+  const int64_t end = lines * (part + 1) / n_parts;
+  for (int64_t line = lines * part / n_parts; line < end; ++line) {
+    __builtin_prefetch(panel.ahead + line * 64, 0, 2);
+  }
+}
 
 // From row to row of a word of a panel, in bytes; from word to word; and where a row begins. NEON
 // has the words of eight rows behind each other, which it loads four vectors at a time.

@@ -7,6 +7,7 @@
 
 #include "quants/pack_panel.h"
 #include "quants/panel_sums.h"
+#include "quants/tile_panels.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -54,15 +55,6 @@ static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* s
       if constexpr (kOneScale<F>) factor = load(scale + v * kLanes) * factor;
       store(at, fma(acc[v][c], factor, add ? load(at) : vf{}));
     }
-  }
-}
-
-// Asks for the `part`th of `n_parts` parts of what is ahead.
-static inline void fetch_ahead(const Panel& panel, int64_t part, int64_t n_parts) {
-  const int64_t lines = (panel.ahead_bytes + 63) / 64;
-  const int64_t end = lines * (part + 1) / n_parts;
-  for (int64_t line = lines * part / n_parts; line < end; ++line) {
-    __builtin_prefetch(panel.ahead + line * 64, 0, 2);
   }
 }
 
@@ -120,6 +112,11 @@ template <typename F, int kColumns>
 void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add, float scale,
                    float* const* out) {
   const auto* tiles = static_cast<const ActivationTile<kColumns>*>(x);
+#if defined(WEFT_TILES)
+  if constexpr (kByTiles<kColumns>) {
+    return multiply_by_tiles<F>(panel, tiles, n_chunks, add, scale, out);
+  }
+#endif
   const TileCodes<F, kColumns> codes(tiles, n_chunks);
   for (int first = 0; first < kPanelRows; first += kTileVectors * kLanes) {
     multiply_vectors<F, kTileVectors>(panel, tiles, codes, n_chunks, first, add, scale, out);

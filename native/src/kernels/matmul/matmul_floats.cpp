@@ -11,6 +11,7 @@
 #include "kernels/matmul/matmul_integers.h"
 #include "kernels/matmul/panels_halves.h"
 #include "kernels/simd/rows_ahead.h"
+#include "kernels/simd/tiles.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -243,10 +244,17 @@ PanelWords staged_words() {
   return {panel_kernels<FloatWords, HalfWords<kType>>(), 2, 1, kStagedWords, stage_panel<kType>};
 }
 
+// Pairs of depth at a time: as much memory as staged floats, or, for tiles, half of it, which stays
+// in the first-level cache.
+constexpr int64_t kPairWords = (kTiles ? 1 : 2) * kStagedWords;
+
 PanelWords panel_words(DType weights, const Columns& columns) {
   if (weights == DType::kF32) return {panel_kernels<FloatWords>()};
   const Bf16Kernels* pairs = pair_kernels(weights, columns);
-  if (pairs != nullptr) return {pairs->panels, 2, 2};
+  if (pairs != nullptr && weights == DType::kF16) {
+    return {pairs->half_panels, 2, 2, kPairWords, pairs->stage_halves};
+  }
+  if (pairs != nullptr) return {pairs->panels, 2, 2, kTiles ? kPairWords : kPanelDepth};
   return weights == DType::kF16 ? staged_words<DType::kF16>() : staged_words<DType::kBF16>();
 }
 
@@ -517,8 +525,8 @@ constexpr SharedForm kPackedFloats = {
         }};
 
 bool takes_float_panels(DType weights, DType columns) {
-  const bool pairs =
-      weights == DType::kBF16 && columns == DType::kBF16 && bf16_kernels() != nullptr;
+  const bool are_pairs = weights == DType::kBF16 || weights == DType::kF16;
+  const bool pairs = are_pairs && columns == DType::kBF16 && bf16_kernels() != nullptr;
   return is_float(weights) && (pairs || columns == DType::kF32 || columns == DType::kF16);
 }
 

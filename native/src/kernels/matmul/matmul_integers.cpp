@@ -192,6 +192,8 @@ void multiply_tiles(const Weights& w, int64_t begin, int64_t end, const Columns&
                     char* scratch) {
   const QuantKernels& kernels = quant_kernels(w.type);
   ManyScratch s(scratch, columns, w.k);
+  TileUse tiles_of_thread;
+  s.panel.tiles = &tiles_of_thread;
   const int64_t chunks = w.k / 32;
   const int64_t piece = 32 * kChunksDeep / unit_elements(w.type) * unit_bytes(w.type);
   // the piece that will be wanted next: of these rows, or of those below

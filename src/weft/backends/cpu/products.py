@@ -22,6 +22,11 @@ from weft.records import dataclass
 
 _LINE = 64
 _MOST_MATRICES = 64
+_COMPARED = ("q8_0", "q4_0", "q5_1", "q4_K", "q6_K", "tq2_0", "bf16")
+"""Types of weights whose sums tiles form in different ways: by chunk, by half of a chunk, by block,
+with minima."""
+_ROUNDING = 1e-9
+"""The largest NMSE of products of bf16 that were added up in another order."""
 _MOST_WORK = 4e9
 """The approximate number of multiply-adds of a run; further matrices are left out."""
 
@@ -140,6 +145,37 @@ def time_product(
     return Timing(layout, best / count, product.bytes_in(layout), product.operations)
 
 
+def wrong_products(target: str, below: str) -> tuple[list[str], int]:
+    """The names of products in which a target differs from the one below it, and the number of
+    products that were compared.
+
+    Products of quantized weights are sums of whole numbers, which become floats in one order: both
+    targets must give the same bits. Those of bf16 may round differently."""
+    pool = _native.ThreadPool(1)
+    random = np.random.default_rng(0)
+    wrong = []
+    for name in _COMPARED:
+        # columns of a whole tile and of a smaller one; weights as rows and behind their last panel
+        product = Product(DTYPES[name], 40, 512, 21)
+        values = random.standard_normal((product.rows + product.columns, product.depth), np.float32)
+        weights = weight_buffer(_stored_bytes(product, "rows"))
+        _native.quantize(below, product.dtype.id, values[: product.rows].reshape(-1), weights)
+        results = []
+        for kernels in (target, below):
+            run = _executor(product, "rows", kernels, pool, weights, [0])
+            columns = values[product.rows :].reshape(-1)
+            x_type = _native.activation_type(below, product.dtype.id)
+            _native.quantize(below, x_type, columns, run.x)
+            run()
+            results.append(run.y.view(np.float32).astype(np.float64))
+        got, want = results
+        exact = product.dtype.is_quantized
+        most = 0.0 if exact else _ROUNDING * np.sum(want**2)
+        if not np.sum((got - want) ** 2) <= most:
+            wrong.append(f"MUL_MAT {name} x{product.columns}")
+    return wrong, len(_COMPARED)
+
+
 def _stored_bytes(product: Product, layout: Layout) -> int:
     if layout == "lookup":
         return int(_native.lookup_bytes(product.dtype.id, product.rows, product.depth))
@@ -153,6 +189,7 @@ class _Run:
 
     def __init__(self, executor: _native.Executor, memory: list[NDArray[np.uint8]]) -> None:
         self._executor, self._memory = executor, memory
+        self.x, self.y = memory[1:]
 
     def __call__(self) -> None:
         self._executor.run([])

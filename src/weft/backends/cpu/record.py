@@ -12,18 +12,21 @@ stands for a check that ended the process: its target counts as failed until a c
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from weft.backends.cpu.products import wrong_products
 from weft.errors import DeviceError, FormatError
 from weft.file_lock import is_locked, locked, try_lock
 from weft.files import write_text
@@ -33,6 +36,10 @@ from weft.records import dataclass
 
 UNFINISHED = "the check did not end: the process crashed or was ended"
 """The verdict of a check whose process is gone."""
+
+_CHECKED_FIRST = {"amx": "avx512"}
+"""Targets whose products are compared with those of the target below them before they are used for
+the first time."""
 
 _LOCK_SECONDS = 10.0
 """The longest wait for the record, which is read and written within milliseconds."""
@@ -197,11 +204,12 @@ def forget(file: Path | None = None) -> None:
     best_target.cache_clear()
 
 
-def choose(file: Path | None = None) -> Choice:
-    """The best target that this machine can run and that no check failed.
+def choose(file: Path | None = None, known: Mapping[str, Verdict] = MappingProxyType({})) -> Choice:
+    """The best target that this machine can run and that no check failed. `known`: verdicts that
+    the record may lack.
 
     Raises DeviceError when every target failed, or the build has none for this machine."""
-    results = verdicts(file)
+    results = verdicts(file) | dict(known)
     usable = sorted(((s, name) for name, s in _native.targets() if s), reverse=True)
     if not usable:
         names = ", ".join(name for name, _ in _native.targets())
@@ -230,9 +238,13 @@ def choose(file: Path | None = None) -> Choice:
 def best_target() -> str:
     """The target of `choose`; warns once of a better target that failed its check."""
     choice = choose()
+    known = _check_first(choice.target)
+    if known.get(choice.target, Verdict(())).failed:
+        choice = choose(known=known)
     for name in choice.passed_over:
+        verdict = verdicts().get(name) or known[name]
         warnings.warn(
-            f"kernel target {name} failed its check ({verdicts()[name].summary}); using "
+            f"kernel target {name} failed its check ({verdict.summary}); using "
             f"{choice.target}. `weft doctor --target {name}` checks it again",
             RuntimeWarning,
             stacklevel=2,
@@ -242,12 +254,32 @@ def best_target() -> str:
 
 def require_usable(target: str) -> None:
     """Raises DeviceError, naming kernels, when a target failed its check."""
-    verdict = verdicts().get(target)
+    verdict = _check_first(target).get(target) or verdicts().get(target)
     if verdict is not None and verdict.failed:
         raise DeviceError(
             f"kernel target {target} failed its check ({verdict.summary}) and is not used; "
             f"`weft doctor --target {target}` checks it again"
         )
+
+
+def _check_first(target: str) -> dict[str, Verdict]:
+    """The verdict of a target that is compared with the one below it before its first use, where
+    this is the first; kept where the cache folder can be written."""
+    below = _CHECKED_FIRST.get(target)
+    if below is None or target in verdicts() or below not in dict(_native.targets()):
+        return {}
+    try:
+        with under_check(target):
+            verdict = _compared(target, below)
+            write_verdict(target, verdict)
+    except DeviceError:  # no record can be written
+        verdict = _compared(target, below)
+    return {target: verdict}
+
+
+def _compared(target: str, below: str) -> Verdict:
+    wrong, count = wrong_products(target, below)
+    return Verdict(tuple(wrong), count, datetime.date.today().isoformat())
 
 
 def entries_of(file: Path) -> dict[str, Any]:
