@@ -22,7 +22,7 @@ from time import perf_counter
 
 import numpy as np
 from serve_load import LONG
-from serve_peers import compare
+from serve_peers import compare, compare_crowds
 
 from weft.execute import Session
 from weft.frontends.gguf import open_gguf
@@ -96,6 +96,12 @@ def main() -> None:
                         help="a llama-batched-bench; implies --http")  # fmt: skip
     parser.add_argument("--every", type=float, default=0.5,
                         help="seconds between long prompts of the mixed load")  # fmt: skip
+    parser.add_argument("--clients", type=int,
+                        help="so many clients at once, over HTTP; slots: --streams")  # fmt: skip
+    parser.add_argument("--system", type=int, default=64,
+                        help="prompt tokens that all --clients share")  # fmt: skip
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[],
+                        help="with --clients: options of weft serve, last of all")  # fmt: skip
     args = parser.parse_args()
     if any("=" not in peer for peer in args.peer):
         parser.error(f"--peer is {' '.join(args.peer)}; it is NAME=PATH, of a llama-server")
@@ -103,6 +109,8 @@ def main() -> None:
     model, tokenizer = Model(file), Tokenizer.from_gguf(file)
     command = " ".join(["python", *map(os.path.basename, sys.argv[:2]), *sys.argv[2:]])
     print(f"{command}\n{platform.machine()}, {os.cpu_count()} processors, {Path(args.model).name}")
+    if args.clients:
+        return compare_crowds(args, model.config.n_vocab)
     if args.http or args.peer or args.peer_batched:
         args.long = min(LONG, model.config.n_ctx_train - args.tokens)
         return compare(args, model.config.n_vocab)

@@ -20,7 +20,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-__all__ = ["Job", "Server", "Timing", "mixed", "percentiles", "run_jobs"]
+__all__ = ["Job", "Server", "Timing", "crowd", "mixed", "percentiles", "run_jobs"]
 
 START_SECONDS = 120.0
 SHORT, LONG = 24, 384
@@ -36,6 +36,8 @@ class Job:
     """Tokens to draw."""
     at: float = 0.0
     """Seconds after the start of the load."""
+    reuse: bool = False
+    """True if the server may take over tokens of the prompt from its cache."""
 
 
 @dataclass(slots=True)
@@ -119,11 +121,13 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def weft_server(model: str, streams: int, cells: int, threads: int) -> Server:
+def weft_server(
+    model: str, streams: int, cells: int, threads: int, options: Sequence[str] = ()
+) -> Server:
     """`weft serve`, without drafting: texts of random weights repeat themselves."""
     port = free_port()
     command = [sys.executable, "-m", "weft", "serve", model, "--port", port, "-np", streams,
-               "-c", cells, "-t", threads, "--quiet", "--spec-type", "none"]  # fmt: skip
+               "-c", cells, "-t", threads, "--quiet", "--spec-type", "none", *options]  # fmt: skip
     return Server("weft", [str(word) for word in command], port)
 
 
@@ -159,6 +163,19 @@ def mixed(
     return chats + [Job(prompt(long), n // 4, every * (i + 1)) for i in range(n_long)]
 
 
+def crowd(n_vocab: int, clients: int, seed: int, system: int) -> list[Job]:
+    """A request of each client, all at once: a shared system prompt of `system` tokens, 32 to 512
+    tokens of its own, and 16 to 64 drawn."""
+    random = np.random.default_rng(seed)
+    shared = random.integers(n_vocab // 2, n_vocab, system).tolist()
+    own = random.integers(32, 513, clients).tolist()
+    drawn = random.integers(16, 65, clients).tolist()
+    return [
+        Job(shared + random.integers(n_vocab // 2, n_vocab, k).tolist(), n, reuse=True)
+        for k, n in zip(own, drawn, strict=True)
+    ]
+
+
 def run_jobs(server: Server, jobs: Sequence[Job]) -> tuple[list[Timing], float]:
     """Sends all jobs, a thread each, and returns their timings and the seconds of the whole.
     Raises RuntimeError for an answer that is not whole."""
@@ -187,7 +204,7 @@ def run_jobs(server: Server, jobs: Sequence[Job]) -> tuple[list[Timing], float]:
 def _stream(server: Server, job: Job, timing: Timing) -> None:
     body = json.dumps({
         "prompt": job.prompt, "max_tokens": job.n, "temperature": 0, "stream": True,
-        "ignore_eos": True, "cache_prompt": False, "stream_options": {"include_usage": True},
+        "ignore_eos": True, "cache_prompt": job.reuse, "stream_options": {"include_usage": True},
     })  # fmt: skip
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     timing.sent = perf_counter()

@@ -2,7 +2,9 @@
 
 Each server is a process that is stopped while another is measured. Two loads: even (a request of
 every stream at once) for tokens per second, and mixed (short chats, and long prompts that arrive
-while they stream) for the time to the first token and between tokens.
+while they stream) for the time to the first token and between tokens. With --clients a third load
+in place of both: so many clients at once, more than the server has slots, whose prompts of many
+lengths share a beginning.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
+import numpy as np
 from serve_load import (
     LONG,
     SHORT,
     Server,
+    crowd,
     even,
     llama_server,
     mixed,
@@ -27,7 +31,7 @@ from serve_load import (
     weft_server,
 )
 
-__all__ = ["compare"]
+__all__ = ["compare", "compare_crowds"]
 
 
 @dataclass(slots=True)
@@ -69,6 +73,42 @@ def compare(args: argparse.Namespace, n_vocab: int) -> None:
     batched = {path: _batched(path, args, cells, threads) for path in args.peer_batched}
     _print_even(args, samples, batched)
     _print_mixed(args, samples)
+
+
+def compare_crowds(args: argparse.Namespace, n_vocab: int) -> None:
+    """Measures all servers under `args.clients` clients and prints a line of each. Raises
+    RuntimeError if a server fails."""
+    slots, threads = max(args.streams), args.threads or 2
+    cells = -(-slots * (args.system + 512 + 64) // 256) * 256
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
+    servers: list[Server] = []
+    try:
+        options = ["--max-queue", str(args.clients), *args.serve]
+        servers.append(weft_server(args.model, slots, cells, threads, options))
+        servers[-1].sleep()
+        for peer in args.peer:
+            name, _, path = peer.partition("=")
+            servers.append(llama_server(name, path, args.model, slots, cells, threads))
+            servers[-1].sleep()
+        print(f"{args.clients} clients at once, {slots} slots: {args.system} shared and 32 to 512 "
+              "own prompt tokens, 16 to 64 drawn; s")  # fmt: skip
+        print(f"{'server':>14} {'first p50':>9} {'p90':>7} {'p99':>7} {'between p50':>11} "
+              f"{'p99':>7} {'whole':>7} {'tokens/s':>9}")  # fmt: skip
+        for turn in range(args.rounds):
+            jobs = crowd(n_vocab, args.clients, turn, args.system)
+            for server in servers:
+                server.wake()
+                timings, seconds = run_jobs(server, jobs)
+                server.sleep()
+                first = np.percentile([t.first for t in timings], (50, 90, 99))
+                between = np.percentile([b for t in timings for b in t.between], (50, 99))
+                drawn = sum(t.n_generated for t in timings) / seconds
+                print(f"{server.name:>14} {first[0]:9.2f} {first[1]:7.2f} {first[2]:7.2f} "
+                      f"{between[0]:11.3f} {between[1]:7.3f} {seconds:7.1f} {drawn:9.1f}",
+                      flush=True)  # fmt: skip
+    finally:
+        for server in servers:
+            server.close()
 
 
 def _measure(

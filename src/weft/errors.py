@@ -151,6 +151,11 @@ class ContextFull(ContextError):
 class BusyError(WeftError):
     """An engine has no room for a request now; the same request may succeed later."""
 
+    def __init__(self, text: str = "", *, retry_after: int = 1) -> None:
+        """`retry_after` is the seconds after which it may succeed."""
+        super().__init__(text)
+        self.retry_after = retry_after
+
 
 class ChatError(WeftError):
     """A chat template is broken, or refuses the messages."""

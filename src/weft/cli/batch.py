@@ -80,7 +80,7 @@ def batch(
     n_lines, asks_embedding = _look_at(requests)
     with Journal(answers) as journal:
         options = api.ServeOptions(
-            alias=own.alias, parallel=own.parallel, max_tokens=own.max_tokens,
+            alias=own.alias, parallel=own.parallel, max_tokens=own.max_tokens, max_wait=0.0,
             max_queue=(2 * TEXTS_PER_LINE) * own.parallel, max_choices=TEXTS_PER_LINE, **kept,
         )  # fmt: skip
         arguments: dict[str, Any] = {

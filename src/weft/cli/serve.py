@@ -27,6 +27,7 @@ from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
 from weft.errors import WeftError
 from weft.llm.config import Pooling
+from weft.llm.engine.admission import POLICY, Policy
 from weft.llm.engine.batches import DELAY
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import ADAPTERS, option
@@ -35,7 +36,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _SAME = (
     *("host", "port", "api_key", "parallel", "max_queue", "max_body", "max_tokens", "grace"),
-    *("prompt_delay", "max_connections", "body_timeout", "strict"),
+    *("prompt_delay", "max_connections", "body_timeout", "strict", "max_wait"),
+    "scheduling_policy",
 )
 """Options of `ServeFlags` that `ServeOptions` has as they are."""
 
@@ -70,6 +72,13 @@ class ServeFlags(ManyFlags, OthersFlags):
     )  # fmt: skip
     parallel: int = option(8, "Texts written at the same time.", "--parallel -np --max-num-seqs")
     max_queue: int = option(64, "Requests that may wait; the next gets status 429.")
+    max_wait: float = option(
+        600.0, "Seconds that a request may wait for its turn, then it gets status 429; 0: any."
+    )
+    scheduling_policy: Policy = option(
+        POLICY, "Order of requests that wait: the least to compute first, or by arrival.",
+        "--scheduling-policy --schedule-policy",
+    )  # fmt: skip
     max_body: int = option(4 << 20, "Bytes of a request's body.")
     max_connections: int = option(256, "Connections at the same time.")
     body_timeout: float = option(

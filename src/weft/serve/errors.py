@@ -90,7 +90,7 @@ def of_exception(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, BusyError):
-        return ApiError(429, str(error), code="queue_full")
+        return ApiError(429, str(error), code="queue_full", retry_after=error.retry_after)
     if isinstance(error, _OURS):
         return ApiError(500, str(error))
     if isinstance(error, WeftError):

@@ -136,6 +136,7 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     prompt_speed, speed = s.speeds()
     yield "requests_total", "counter", "Texts accepted.", s.accepted
     yield "requests_refused_total", "counter", "Texts refused for a full queue.", s.refused
+    yield "requests_late_total", "counter", "Texts that waited longer than they may.", s.late
     yield "requests_ended_total", "counter", "Texts ended, by reason.", dict(s.ended)
     yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens
     yield "reused_tokens_total", "counter", "Prompt tokens found in the cache.", s.reused_tokens
@@ -146,6 +147,11 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "step_seconds_total", "counter", "Time of all batches, sampling included.", s.step_seconds
     yield "running", "gauge", "Texts being written.", engine.n_running
     yield "queue", "gauge", "Requests that wait.", engine.n_waiting
+    queue = engine.queue
+    expected = queue.expected(engine.n_waiting)
+    yield "queue_prompt_tokens", "gauge", "Prompt tokens of requests that wait.", queue.n_tokens
+    yield "queue_longest_seconds", "gauge", "Time of the request that waits longest.", queue.longest
+    yield "queue_expected_seconds", "gauge", "Expected wait of one more request.", expected
     yield "prompt_chunk", "gauge", "Most prompt tokens beside texts.", engine.prompt_chunk
     yield "cells", "gauge", "Cells of the cache.", engine.context.n_ctx
     yield "cells_used", "gauge", "Cells that hold a token.", engine.context.cache.n_used

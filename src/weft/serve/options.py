@@ -11,6 +11,7 @@ from typing import Any
 from weft.bounds import CACHE_EVENTS
 from weft.errors import ContextError
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixOptions
+from weft.llm.engine.admission import POLICY, Admission, Policy
 from weft.llm.engine.batches import DELAY
 from weft.llm.sampling import SamplingParams
 from weft.records import dataclass
@@ -51,6 +52,12 @@ class ServeOptions:
     """Maximum number of texts that are written at the same time; others wait."""
     max_queue: int = 64
     """Maximum number of requests that wait; further ones get 429."""
+    max_wait: float = 600.0
+    """Maximum number of seconds that a request waits for its start; one that waits longer, or
+    would, gets 429. 0: any."""
+    scheduling_policy: Policy = POLICY
+    """The order of requests that wait: "shortest" starts the prompt with the least to compute
+    first, "fcfs" the first that came."""
     max_body: int = 4 << 20
     """Maximum number of bytes of a request's body; larger ones get 413."""
     max_connections: int = 256
@@ -132,6 +139,7 @@ class ServeOptions:
                 f"is {self.prompt_delay:g}; it is a number of seconds, 0.001 to 60",
                 argument="prompt_delay",
             )
+        Admission(self.scheduling_policy, self.max_wait)  # raises for a value out of range
         for name in ("head_timeout", "body_timeout"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ContextError(

@@ -95,6 +95,8 @@ class Service:
                 self._loaded.context,
                 self.tokenizer,
                 max_queue=options.max_queue,
+                max_wait=options.max_wait,
+                scheduling_policy=options.scheduling_policy,
                 max_text=model.config.n_ctx_train,
                 drafting=self._loaded.drafting,
                 prompt_delay=options.prompt_delay,

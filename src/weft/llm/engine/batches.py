@@ -2,7 +2,8 @@
 `Flights` has the batches that are being computed.
 
 Texts being written come first, so that a long prompt never stops them. The remaining tokens of the
-batch are shared evenly among prompts; a short prompt leaves its surplus to the others.
+batch go to prompts in the order of their turns (`admission.py`), to as few at a time as fill it:
+shared among all, every prompt would end with the last one.
 """
 
 from __future__ import annotations
@@ -81,25 +82,16 @@ def pack(slots: Sequence[Slot], most: int, most_beside: int, *, delays: bool = F
         batch.add(slot, 1)
     if len(writing) == len(slots):
         return batch
-    prompts = [slot for slot in slots if slot.n_left > 1]
+    prompts = sorted((slot for slot in slots if slot.n_left > 1), key=lambda slot: slot.due)
     room = most - len(batch.tokens)
     room = min(room, most_beside) if writing or delays else room
-    wants = [min(s.n_left, SCORED) if s.scores else s.n_left for s in prompts]
-    for slot, n in zip(prompts, share(wants, room), strict=True):
-        if n:
-            batch.add(slot, slot.whole(n))
+    for slot in prompts:
+        if room <= 0:
+            break
+        n = slot.whole(min(slot.n_left, room, SCORED if slot.scores else room))
+        batch.add(slot, n)
+        room -= n
     return batch
-
-
-def share(wants: Sequence[int], total: int) -> list[int]:
-    """Divides `total` evenly, giving nobody more than `wants`. A remainder goes to those that want
-    most."""
-    shares = [0] * len(wants)
-    order = sorted(range(len(wants)), key=lambda i: wants[i])
-    for at, i in enumerate(order):
-        shares[i] = min(wants[i], total // (len(order) - at))
-        total -= shares[i]
-    return shares
 
 
 class Flights:
@@ -182,6 +174,11 @@ class Pace:
         self._writing: dict[int, float] = {}
         """Seconds of a step without prompts, by its number of tokens: one of each text, and the
         tokens of drafts."""
+
+    @property
+    def cost(self) -> float | None:
+        """Seconds of a token of a prompt; None: not known yet."""
+        return self._cost
 
     @property
     def chunk(self) -> int:

@@ -15,6 +15,7 @@ from weft.errors import AbortedError, BusyError, ContextError
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
+from weft.llm.engine.admission import POLICY, Admission, Policy
 from weft.llm.engine.batches import DELAY
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
@@ -36,6 +37,8 @@ class Engine:
         tokenizer: Tokenizer,
         *,
         max_queue: int = 64,
+        scheduling_policy: Policy = POLICY,
+        max_wait: float = 0.0,
         max_text: int | None = None,
         prompt_share: int | None = None,
         prompt_delay: float = DELAY,
@@ -45,13 +48,15 @@ class Engine:
         """`context` is used by the engine alone from now on. It needs a sequence for each text that
         runs at the same time (`n_seq_max`), and as many rows of logits (`n_outputs`).
 
-        `max_queue` is the most requests that may wait. `max_text` is the most tokens of one text,
-        its prompt included (default: all that the context holds). `prompt_share` is the most prompt
-        tokens in a step in which texts are written too, which wait for them; None: as many as add
-        about `prompt_delay` seconds (0.001 to 60) to the step, 16 at least and `n_ubatch` at most.
+        `max_queue` is the most requests that may wait, `max_wait` the seconds that each may wait
+        (0: any) and `scheduling_policy` their order (`admission.py`). `max_text` is the most tokens
+        of one text, its prompt included (default: all that the context holds). `prompt_share` is
+        the most prompt tokens in a step in which texts are written too, which wait for them; None:
+        as many as add about `prompt_delay` seconds (0.001 to 60) to the step, 16 at least and
+        `n_ubatch` at most.
         `drafting` proposes tokens, which are checked in the rows that `n_outputs` has beyond one
         for each text. `prefixes` says what is kept of texts that leave the cache; None: the
-        default. Raises ContextError for a delay out of range, a context of embeddings, sizes that
+        default. Raises ContextError for a value out of range, a context of embeddings, sizes that
         are too small, or a folder that cannot be used."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
@@ -64,6 +69,7 @@ class Engine:
         self._writer = Writer(
             context, tokenizer, max_text=max_text, prompt_share=prompt_share,
             prompt_delay=prompt_delay, drafting=drafting, prefixes=prefixes,
+            admission=Admission(scheduling_policy, max_wait),
         )  # fmt: skip
         self.context = context
         self.tokenizer = tokenizer
@@ -91,8 +97,8 @@ class Engine:
 
         `after` is a request with the same prompt: this one starts when that prompt has been
         computed, and shares its cells. Raises ContextError for a prompt that cannot fit,
-        TokenizerError for an empty stop string, and BusyError if the queue is full or the engine is
-        closing."""
+        TokenizerError for an empty stop string, and BusyError if the queue is full, would take
+        longer than `max_wait`, or the engine is closing."""
         self.check(request)
         ticket = Ticket(request, self.tokenizer, on_event, after)
         ticket.wake = self._wake
@@ -157,6 +163,11 @@ class Engine:
         return len(self._arrived) + len(self._writer.waiting) + len(self._jobs)
 
     @property
+    def queue(self) -> Admission:
+        """The texts that wait for a slot, of which any thread may read the numbers."""
+        return self._writer.waiting
+
+    @property
     def alive(self) -> bool:
         """True if the engine accepts requests."""
         return not self._closing and self._thread.is_alive()
@@ -211,10 +222,19 @@ class Engine:
     def _require_place(self) -> None:
         if self._closing:
             raise BusyError("the engine is closing; try another one")
-        at_hand = self.n_running + self.n_waiting
+        n_waiting, queue = self.n_waiting, self._writer.waiting
+        at_hand = self.n_running + n_waiting
         if at_hand >= self._writer.n_slots + self.max_queue:
             self._writer.stats.refused += 1
-            raise BusyError(f"{at_hand} requests are running or waiting; try again later")
+            why = f"{at_hand} requests are running or waiting; try again later"
+            raise queue.busy(why, n_waiting)
+        expected = queue.expected(n_waiting) if queue.max_wait else 0.0
+        if expected > queue.max_wait:
+            self._writer.stats.refused += 1
+            raise queue.busy(
+                f"{n_waiting} requests wait, about {expected:.0f} s of work and more than the "
+                f"{queue.max_wait:g} s that a request may wait; try again later", n_waiting,
+            )  # fmt: skip
 
     def _wake(self) -> None:
         with self._changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
 from weft.errors import ContextError
 from weft.llm.engine.growth import Growth, StopAutomaton, StopStrings
@@ -141,8 +141,18 @@ class Ticket:
     `on_event` is called by the thread that steps, so it must return quickly."""
 
     __slots__ = (
-        *("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event", "promised"),
-        *("prompt_done", "read", "request", "stops", "times", "wake", "why_not_reused"),
+        *(
+            "after",
+            "behind",
+            "cancelled",
+            "growth",
+            "n_read",
+            "n_reused",
+            "n_told",
+            "on_event",
+            "promised",
+        ),
+        *("prompt_done", "read", "request", "stops", "times", "turn", "wake", "why_not_reused"),
     )
 
     def __init__(
@@ -175,6 +185,10 @@ class Ticket:
         self.on_event = on_event
         self.after = after
         """A text with the same prompt, whose cells this one shares once that prompt is computed."""
+        self.behind: tuple[Any, Ticket, int] | None = None
+        """The slot, its text and the number of tokens that this one waits for, to share them."""
+        self.turn = 0.0
+        """Time that orders texts: those with a lesser one start, and are read, before it."""
         self.promised = 0
         """Number of cells that the text may count on."""
         self.n_reused = 0

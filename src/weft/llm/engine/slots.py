@@ -29,6 +29,9 @@ ROOM = 256
 """Number of cells promised to a text without `max_tokens`, besides its prompt; further cells are
 promised one by one."""
 
+SHARED = 32
+"""Minimum number of tokens that a text waits for where another one is computing them."""
+
 MOST_COMPARED = 4
 """The most sequences whose cells are compared with a prompt, those that can hold most of it."""
 
@@ -88,6 +91,22 @@ class Slot:
         if n == len(self.known):  # what was drawn may go on like the prompt
             n = len(prompt)
         return min(n, self.n_done)
+
+    def shares_later(self, prompt: NDArray[np.int64]) -> int:
+        """The number of tokens of the prompt that the sequence will hold once its own prompt has
+        been read; 0: that is not being read."""
+        if self.text is None or self.known is None or self.n_left < 2 or self.scores:
+            return 0
+        if not len(prompt) or self.known[0] != prompt[0]:
+            return 0
+        least = min(len(self.known), len(prompt))
+        differ = self.known[:least] != prompt[:least]
+        return int(differ.argmax()) if differ.any() else least
+
+    @property
+    def due(self) -> float:
+        """The turn of its text among others whose prompts are read."""
+        return 0.0 if self.text is None else self.text.turn
 
     @property
     def scores(self) -> bool:
@@ -154,6 +173,49 @@ class Slots:
         n = room if request.max_tokens is None else request.max_tokens
         first = self._context.model.config.n_encoder > 0  # the decoder's first token
         return min(len(request.prompt) + first + max(n, 1) - 1, self._max_text)
+
+    @property
+    def has_idle(self) -> bool:
+        """True if some slot has no text."""
+        return len(self.running) < len(self.all)
+
+    def n_unread(self, text: Ticket) -> int:
+        """About how many tokens of a prompt have to be computed. Reads no cells and no files."""
+        request = text.request
+        n = len(request.prompt)
+        if not request.reuse or request.prompt_logprobs is not None:
+            return n
+        prompt = np.array(request.prompt[:-1], np.int64)
+        idle = (s for s in self.all if s.known is not None and len(s.known))
+        return n - max((slot.may_share(prompt) for slot in idle), default=0)
+
+    def waits_for(self, text: Ticket) -> Slot | None:
+        """The slot whose text is computing a beginning that it has in common with a waiting text,
+        which starts when it can share these cells; None: it need not wait.
+
+        The texts of a shared beginning so compute it once, and start together."""
+        if text.behind is not None:
+            slot: Slot = text.behind[0]
+            _, other, n = text.behind
+            if slot.text is other and slot.n_done < n and slot.n_left > 1:
+                return slot
+            text.behind = None
+        request = text.request
+        if not self._shares_cells or not request.reuse or request.prompt_logprobs is not None:
+            return None
+        if not any(slot.n_left > 1 for slot in self.running):
+            return None
+        beginning = np.array(request.prompt[:-1], np.int64)
+        best = max(self.running, key=lambda slot: slot.shares_later(beginning))
+        n = best.shares_later(beginning)
+        if n < SHARED or best.text is None or self.cache.scale_key(best.seq) != self._scales(text):
+            return None
+        now = max(slot.may_share(beginning) for slot in self.all)
+        if n - now < SHARED:
+            return None
+        text.behind = best, best.text, n
+        best.text.turn = min(best.text.turn, text.turn)  # else it would wait for both
+        return best
 
     def admit(self, text: Ticket) -> bool:
         """Starts a text; False if no slot is idle or too few cells can be promised."""

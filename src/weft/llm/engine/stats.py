@@ -66,6 +66,8 @@ class EngineStats:
     accepted: int = 0
     refused: int = 0
     """Requests refused because the queue was full."""
+    late: int = 0
+    """Requests that waited longer than they may, and ended without a text."""
     ended: Counter[str] = field(default_factory=Counter)
     """Number of texts by the reason of their end."""
     prompt_tokens: int = 0

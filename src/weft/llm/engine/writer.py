@@ -11,8 +11,7 @@ token was in it.
 
 from __future__ import annotations
 
-from collections import deque
-from time import monotonic, perf_counter
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.compute.steps import Step
 from weft.llm.drafting.drafting import Drafting
+from weft.llm.engine.admission import Admission
 from weft.llm.engine.batches import DELAY, Flights, Pace, StepBatch, pack
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
@@ -48,6 +48,7 @@ class Writer:
         prompt_delay: float = DELAY,
         drafting: Drafting | None = None,
         prefixes: PrefixOptions | None = None,
+        admission: Admission | None = None,
     ) -> None:
         """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
         many rows of logits (`n_outputs`).
@@ -56,15 +57,15 @@ class Writer:
         that the context holds). `prompt_share` is the maximum number of prompt tokens in a step in
         which texts are written too; None: as many as take about `prompt_delay` seconds (`Pace`).
         `drafting` proposes tokens, which are checked in the rows that `n_outputs` has beyond one
-        for each text. `prefixes` says what is kept of texts that leave the cache; None: the
-        default."""
+        for each text. `prefixes` says what is kept of texts that leave the cache, `admission` the
+        order of texts and how long they may wait; None: the default."""
         self.context = context
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
         self.max_text = min(n for n in limits if n)
         """Maximum number of tokens of one text, its prompt included."""
-        self.waiting: deque[Ticket] = deque()
-        """Texts without a slot, in order of arrival."""
+        self.waiting = Admission() if admission is None else admission
+        """Texts without a slot, in the order of their turns."""
         self.stats = EngineStats()
         self._share = prompt_share
         self._pace = Pace(prompt_delay, most=context.n_step)
@@ -114,7 +115,8 @@ class Writer:
 
     def add(self, text: Ticket) -> None:
         """Queues a text; its request must have passed `check`."""
-        self.waiting.append(text)
+        n_unread = 1 if text.after is not None else self._slots.n_unread(text)
+        self.waiting.add(text, n_unread, self._pace.cost)
 
     def step(self) -> bool:
         """Computes one batch and draws a token for every text in it; True if there is more to do.
@@ -285,8 +287,8 @@ class Writer:
                 slot.n_done += n
         for slot in list(self._slots.running):
             self._end(slot, "cancelled")
-        while self.waiting:
-            text = self.waiting.popleft()
+        for text in self.waiting:
+            self.waiting.remove(text)
             self._tell(text, text.done("cancelled"))
 
     def close(self) -> None:
@@ -302,10 +304,19 @@ class Writer:
         for text in [t for t in self.waiting if t.cancelled]:
             self.waiting.remove(text)
             self._tell(text, text.done("cancelled"))
+        for text in self.waiting.late():
+            self.waiting.remove(text)
+            self.stats.late += 1
+            why = (
+                f"the request has waited {self.waiting.max_wait:g} s for its turn; try again later"
+            )
+            self._tell(text, text.done("error", self.waiting.busy(why, len(self.waiting))))
 
     def _admit(self) -> None:
-        for text in tuple(self.waiting):
+        for text in self.waiting if self._slots.has_idle else ():
             if text.after is not None and not text.after.prompt_done:
+                continue
+            if self._slots.waits_for(text) is not None:
                 continue
             try:
                 if not self._slots.admit(text):
@@ -314,8 +325,7 @@ class Writer:
                 self.waiting.remove(text)
                 self._tell(text, text.done("error", error))
                 continue
-            self.waiting.remove(text)
-            text.times.started = monotonic()
+            self.waiting.start(text)
             self.stats.queue_seconds.add(text.times.started - text.times.asked)
             self.stats.reused_tokens += text.n_reused
 
