@@ -51,6 +51,48 @@ def test_rms_norm_of_something_else_does_not_match() -> None:
     )
 
 
+ROOT = (2 / torch.pi) ** 0.5
+
+SPELLED: dict[str, Callable[[Any], Any]] = {
+    "gelu": lambda x: x * 0.5 * (1.0 + torch.erf(x / 2**0.5)),
+    "gelu, halved last": lambda x: 0.5 * (x * (torch.erf(0.7071067811865476 * x) + 1)),
+    "tanh": lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 3.0)))),
+    "tanh, products": lambda x: (
+        x * (0.5 * (1.0 + torch.tanh(x * 0.79788456 * (1 + 0.044715 * x * x))))
+    ),
+    "tanh, cube": lambda x: 0.5 * x * (1 + torch.tanh((x * x * x * 0.044715 + x) * ROOT)),
+    "quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": lambda x: torch.sigmoid(x) * x,
+}
+
+
+@pytest.mark.parametrize("form", SPELLED)
+def test_spelled_activations_match(form: str) -> None:
+    counts = ops(SPELLED[form], 3 * torch.randn(5, 7))
+    assert counts in ({"MAP": 1}, {"UNARY": 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x * torch.sigmoid(1.7 * x),
+        lambda x: x * torch.sigmoid(x + 1),
+        lambda x: 2 * x * torch.sigmoid(x),
+        lambda x: x * 0.5 * (1.0 + torch.erf(x / 3**0.5)),
+        lambda x: x * 0.5 * (2.0 + torch.erf(x / 2**0.5)),
+        lambda x: x * 0.5 * torch.add(1.0 + 0 * x, torch.erf(x / 2**0.5), alpha=2),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 2.0)))),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (1 + 0.044715 * torch.pow(x, 3.0)))),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(x * ROOT * (x + 0.044715 * x * x))),
+        lambda x: x.sum(0) * torch.sigmoid(x),
+        lambda x: x[:1] * torch.sigmoid(x),
+    ],
+)
+def test_what_is_almost_an_activation_does_not_match(other: Any) -> None:
+    counts = ops(other, 3 * torch.randn(5, 7))
+    assert sum(counts.values()) > 1
+
+
 def rotate_half(x: Any) -> Any:
     half = x.shape[-1] // 2
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
