@@ -51,6 +51,53 @@ def test_rms_norm_of_something_else_does_not_match() -> None:
     )
 
 
+class Spelled(nn.Module):
+    """Attention in products and a softmax, with a bias for each pair of positions."""
+
+    def __init__(self, bias: Any, form: Callable[[Any, Any], Any], dim: int = -1) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(bias)
+        self.form, self.dim = form, dim
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        scores = self.form(q @ k.transpose(-2, -1), self.bias)
+        return scores.softmax(self.dim) @ v
+
+
+FORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "scaled": lambda scores, bias: scores * 0.3,
+    "divided, biased": lambda scores, bias: scores / 3.0 + bias,
+    "bias first": lambda scores, bias: bias + scores,
+}
+
+
+def _heads(n: int, d: int) -> Any:
+    return torch.randn(2, n, 3, d).transpose(1, 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_spelled_attention_matches(form: str) -> None:
+    sources = _heads(9, 16), _heads(11, 16), _heads(11, 8)
+    counts = ops_of(check(Spelled(torch.randn(3, 9, 11), FORMS[form]), *sources).converted)
+    assert counts["FLASH_ATTN_EXT"] == 1
+    assert not {"SOFT_MAX", "MUL_MAT"} & set(counts)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Spelled(torch.full((9, 9), -3e38), FORMS["bias first"]),
+        Spelled(torch.full((9, 9), -torch.inf), FORMS["bias first"]),
+        Spelled(torch.randn(9, 9), FORMS["scaled"], dim=2),
+        Spelled(torch.randn(9, 9), lambda scores, bias: scores * bias),
+        Spelled(torch.randn(9, 9), lambda scores, bias: scores + scores),
+    ],
+)
+def test_other_products_with_weights_do_not_match(other: Any) -> None:
+    counts = ops_of(check(other, _heads(9, 16), _heads(9, 16), _heads(9, 16)).converted)
+    assert "FLASH_ATTN_EXT" not in counts
+
+
 ROOT = (2 / torch.pi) ** 0.5
 
 SPELLED: dict[str, Callable[[Any], Any]] = {

@@ -5,7 +5,7 @@ the exported graph; where the pattern is another, it returns None, and the visit
 Nodes inside of a pattern are never computed unless another node reads them.
 """
 
-from weft.frontends.fx.rewrite import activation, norm, rotary
+from weft.frontends.fx.rewrite import activation, attention, norm, rotary
 from weft.frontends.fx.rewrite.table import REWRITES, Rewrite, rewrite
 
-__all__ = ["REWRITES", "Rewrite", "activation", "norm", "rewrite", "rotary"]
+__all__ = ["REWRITES", "Rewrite", "activation", "attention", "norm", "rewrite", "rotary"]

@@ -35,7 +35,7 @@ def activation(b: Builder, call: Call) -> Value | None:
             continue
         if fake.dtype != call.out.dtype:
             continue
-        return b.mapped(lambda t, name=name: _of(name, t), call.as_value(x))  # type: ignore[misc]
+        return b.mapped(lambda t, name=name: _of(name, t), call.as_value(x))
     return None
 
 
@@ -96,7 +96,8 @@ def _power(b: Builder, nodes: list[Any], x: Any) -> float:
 
 def _product(b: Builder, node: Any) -> tuple[float, list[Any]]:
     """A node as a constant times other nodes; quotients by constants are products, too."""
-    constant, others, left = 1.0, [], [node]
+    constant, left = 1.0, [node]
+    others: list[Any] = []
     while left and len(others) < _MAX_FACTORS:
         node = left.pop()
         number = b.number(node)
