@@ -52,6 +52,95 @@ def test_rms_norm_of_something_else_does_not_match() -> None:
     )
 
 
+class Spelled(nn.Module):
+    """Attention in products and a softmax, with a bias for each pair of positions."""
+
+    def __init__(self, bias: Any, form: Callable[[Any, Any], Any], dim: int = -1) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(bias)
+        self.form, self.dim = form, dim
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        scores = self.form(q @ k.transpose(-2, -1), self.bias)
+        return scores.softmax(self.dim) @ v
+
+
+FORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "scaled": lambda scores, bias: scores * 0.3,
+    "divided, biased": lambda scores, bias: scores / 3.0 + bias,
+    "bias first": lambda scores, bias: bias + scores,
+}
+
+
+def _heads(n: int, d: int) -> Any:
+    return torch.randn(2, n, 3, d).transpose(1, 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_spelled_attention_matches(form: str) -> None:
+    sources = _heads(9, 16), _heads(11, 16), _heads(11, 8)
+    counts = ops_of(check(Spelled(torch.randn(3, 9, 11), FORMS[form]), *sources).converted)
+    assert counts["FLASH_ATTN_EXT"] == 1
+    assert not {"SOFT_MAX", "MUL_MAT"} & set(counts)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Spelled(torch.full((9, 9), -3e38), FORMS["bias first"]),
+        Spelled(torch.full((9, 9), -torch.inf), FORMS["bias first"]),
+        Spelled(torch.randn(9, 9), FORMS["scaled"], dim=2),
+        Spelled(torch.randn(9, 9), lambda scores, bias: scores * bias),
+        Spelled(torch.randn(9, 9), lambda scores, bias: scores + scores),
+    ],
+)
+def test_other_products_with_weights_do_not_match(other: Any) -> None:
+    counts = ops_of(check(other, _heads(9, 16), _heads(9, 16), _heads(9, 16)).converted)
+    assert "FLASH_ATTN_EXT" not in counts
+
+
+ROOT = (2 / torch.pi) ** 0.5
+
+SPELLED: dict[str, Callable[[Any], Any]] = {
+    "gelu": lambda x: x * 0.5 * (1.0 + torch.erf(x / 2**0.5)),
+    "gelu, halved last": lambda x: 0.5 * (x * (torch.erf(0.7071067811865476 * x) + 1)),
+    "tanh": lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 3.0)))),
+    "tanh, products": lambda x: (
+        x * (0.5 * (1.0 + torch.tanh(x * 0.79788456 * (1 + 0.044715 * x * x))))
+    ),
+    "tanh, cube": lambda x: 0.5 * x * (1 + torch.tanh((x * x * x * 0.044715 + x) * ROOT)),
+    "quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": lambda x: torch.sigmoid(x) * x,
+}
+
+
+@pytest.mark.parametrize("form", SPELLED)
+def test_spelled_activations_match(form: str) -> None:
+    counts = ops(SPELLED[form], 3 * torch.randn(5, 7))
+    assert counts in ({"MAP": 1}, {"UNARY": 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x * torch.sigmoid(1.7 * x),
+        lambda x: x * torch.sigmoid(x + 1),
+        lambda x: 2 * x * torch.sigmoid(x),
+        lambda x: x * 0.5 * (1.0 + torch.erf(x / 3**0.5)),
+        lambda x: x * 0.5 * (2.0 + torch.erf(x / 2**0.5)),
+        lambda x: x * 0.5 * torch.add(1.0 + 0 * x, torch.erf(x / 2**0.5), alpha=2),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 2.0)))),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (1 + 0.044715 * torch.pow(x, 3.0)))),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(x * ROOT * (x + 0.044715 * x * x))),
+        lambda x: x.sum(0) * torch.sigmoid(x),
+        lambda x: x[:1] * torch.sigmoid(x),
+    ],
+)
+def test_what_is_almost_an_activation_does_not_match(other: Any) -> None:
+    counts = ops(other, 3 * torch.randn(5, 7))
+    assert sum(counts.values()) > 1
+
+
 def rotate_half(x: Any) -> Any:
     half = x.shape[-1] // 2
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1)

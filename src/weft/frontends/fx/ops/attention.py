@@ -115,22 +115,27 @@ def attended(b: Builder, call: Call, q: Value, k: Value, v: Value) -> Value:
     n_q, n_k = q.shape[2], k.shape[2]
     added: Tensor | None = None
     if mask is not None and mask.dtype is not torch.bool:
-        numbers = _numbers(b, b.computed(mask), n_q, n_k)
-        if not _is_moderate(b, b.computed(mask)):
+        numbers = biases(b, b.computed(mask), n_q, n_k)
+        if not is_moderate(b, b.computed(mask)):
             return _summed(b, q, k, v, numbers, factor)
         added = numbers
     elif call.raw("is_causal", False):
         added = _causal(b, n_q, n_k)
     elif mask is not None:
         added = _mask_tensor(b, mask, q, k)
+    return unsaved(b, q, k, v, added, factor)
+
+
+def unsaved(b: Builder, q: Value, k: Value, v: Value, added: Tensor | None, scale: float) -> Value:
+    """Attention without scores in memory; `added` is its mask."""
     heads = k.shape[1]
     if v.shape[1] != heads:
         v = v.viewed((v.shape[0], heads, *v.shape[2:]), _wide(v, heads))
     result = g.flash_attn_ext(
-        b.rows(q), b.rows(k, stored=True), b.rows(v, stored=True), added, scale=factor
+        b.rows(q), b.rows(k, stored=True), b.rows(v, stored=True), added, scale=scale
     )
     batch, n_heads = q.shape[:2]
-    whole = Value.whole(result, q.dtype, (batch, n_q, n_heads, v.shape[-1]))
+    whole = Value.whole(result, q.dtype, (batch, q.shape[2], n_heads, v.shape[-1]))
     return permuted(b, whole, [0, 2, 1, 3])
 
 
@@ -174,7 +179,7 @@ LARGEST_BIAS = 1e4
 """Largest size of a number in a mask that is not meant to hide a key, -inf apart."""
 
 
-def _is_moderate(b: Builder, mask: Value) -> bool:
+def is_moderate(b: Builder, mask: Value) -> bool:
     """Whether a mask is constant, and none of its numbers but -inf hides a key."""
     array = b.array(mask)
     if array is None:
@@ -183,7 +188,7 @@ def _is_moderate(b: Builder, mask: Value) -> bool:
     return bool(np.all(np.abs(finite) <= LARGEST_BIAS))
 
 
-def _numbers(b: Builder, mask: Value, n_q: Size, n_k: Size) -> Tensor:
+def biases(b: Builder, mask: Value, n_q: Size, n_k: Size) -> Tensor:
     """A mask of numbers as f32 [n_k, n_q, heads, batches]."""
     mask = mask.viewed(
         (*[1] * (4 - mask.rank), *mask.shape), (*[1] * (4 - mask.rank), *mask.strides)

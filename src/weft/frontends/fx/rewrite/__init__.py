@@ -5,7 +5,10 @@ the exported graph; where the pattern is another, it returns None, and the visit
 Nodes inside of a pattern are never computed unless another node reads them.
 """
 
-from weft.frontends.fx.rewrite import bytes, norm, rotary, scan
+from weft.frontends.fx.rewrite import activation, attention, bytes, norm, rotary, scan
 from weft.frontends.fx.rewrite.table import REWRITES, Rewrite, rewrite
 
-__all__ = ["REWRITES", "Rewrite", "bytes", "norm", "rewrite", "rotary", "scan"]
+__all__ = [
+    *("REWRITES", "Rewrite", "activation", "attention", "bytes", "norm", "rewrite", "rotary"),
+    "scan",
+]
