@@ -464,6 +464,20 @@ def test_states_that_are_read_in_another_way_are_slices_of_a_scan() -> None:
     assert "MUL" not in found
 
 
+def test_a_loop_may_begin_with_its_first_summand() -> None:
+    def begun(x: Any, gate: Any) -> Any:
+        h = x[:, 0]
+        outputs = [h]
+        for i in range(1, x.shape[1]):
+            h = gate[:, i] * h + x[:, i]
+            outputs.append(h)
+        return torch.stack(outputs, 1), h
+
+    found = ops(begun, torch.randn(3, 9, 5), torch.rand(3, 9, 5))
+    assert found["LINEAR_SCAN"] == 1
+    assert "MUL" not in found and "BINARY" not in found
+
+
 def test_other_loops_are_no_scans() -> None:
     def backwards(x: Any, h: Any) -> Any:
         outputs = []

@@ -40,10 +40,11 @@ LEAST = 4
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The slices of a tensor along one of its dimensions, in order."""
+    """The slices of a tensor along one of its dimensions, in order, from number `start` on."""
 
     node: Node
     dim: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +237,16 @@ def _is_item(node: Any) -> bool:
     return isinstance(node, Node) and node.target is operator.getitem
 
 
-def _all_slices(nodes: Sequence[Any]) -> Slices | None:
-    """The tensor of which the nodes are all slices, in order."""
+def _all_slices(nodes: Sequence[Any], start: int = 0) -> Slices | None:
+    """The tensor of which the nodes are all slices from number `start` on, in order."""
     found = [_slice(n) for n in nodes]
     if found[0] is None:
         return None
     node, dim, _ = found[0]
-    if any(s != (node, dim, i) for i, s in enumerate(found)):
+    if any(s != (node, dim, i) for i, s in enumerate(found, start)):
         return None
-    return Slices(node, dim) if fake_of(node).shape[dim] == len(nodes) else None
+    are_all = fake_of(node).shape[dim] == start + len(nodes)
+    return Slices(node, dim, start) if are_all else None
 
 
 def _terms(node: Node) -> Iterator[tuple[Any, Any, Any]]:
@@ -255,22 +257,22 @@ def _terms(node: Node) -> Iterator[tuple[Any, Any, Any]]:
                 yield a, h, added
 
 
-def _loop(heads: Sequence[Node]) -> Loop | None:
-    """The loop whose states these are, in order."""
+def _loop(heads: Sequence[Node], start: int = 0) -> Loop | None:
+    """The loop whose states these are, in order; the first one is made of slices `start`."""
     before: Any = None
     scaled, added = [], []
     for i in reversed(range(len(heads))):
         for a, h, b in _terms(heads[i]):
             h = source_of(h, *_CASTS)
             is_next = h is heads[i - 1] if i else isinstance(h, Node)
-            if is_next and _is_slice(a, i) and _is_slice(b, i):
+            if is_next and _is_slice(a, start + i) and _is_slice(b, start + i):
                 scaled.append(a)
                 added.append(b)
                 before = h
                 break
         else:
             return None
-    rates, summands = _all_slices(scaled[::-1]), _all_slices(added[::-1])
+    rates, summands = (_all_slices(s[::-1], start) for s in (scaled, added))
     if rates is None or summands is None:
         return None
     shapes = [
@@ -282,20 +284,25 @@ def _loop(heads: Sequence[Node]) -> Loop | None:
 
 
 def _loop_from(first: Node) -> Loop | None:
-    """The loop whose first state this is."""
+    """The loop whose first state this is, made of the first slices, or of those after a first one
+    that is a state by itself."""
     for a, h, added in _terms(first):
         rates, summands = _slice(a), _slice(added)
-        if rates is None or summands is None or rates[2] or summands[2] or not isinstance(h, Node):
+        if rates is None or summands is None or not isinstance(h, Node):
             continue
-        count = fake_of(rates[0]).shape[rates[1]]
+        start = rates[2]
+        count = fake_of(rates[0]).shape[rates[1]] - start
+        if start > 1 or summands[2] != start or count < LEAST:
+            continue
         states = [first]
         while len(states) < count:
-            after = _next_state(states[-1], (*rates[:2], len(states)), (*summands[:2], len(states)))
+            i = start + len(states)
+            after = _next_state(states[-1], (*rates[:2], i), (*summands[:2], i))
             if after is None:
                 break
             states.append(after)
-        if len(states) == count >= LEAST:
-            return _loop(states)
+        if len(states) == count:
+            return _loop(states, start)
     return None
 
 
@@ -355,9 +362,16 @@ def _ahead(v: Value, dim: int) -> Value:
     return v.permuted([dim, *(d for d in range(v.rank) if d != dim)])
 
 
+def _slices_ahead(call: Call, slices: Slices) -> Value:
+    """The slices, with their dimension before all others."""
+    v = _ahead(call.as_value(slices.node), slices.dim)
+    shape = (v.shape[0] - slices.start, *v.shape[1:])
+    return v.viewed(shape, v.strides, v.offset + slices.start * v.strides[0])
+
+
 def _states(b: Builder, call: Call, loop: Loop) -> Value:
     """All states, positions first, by LINEAR_SCAN."""
-    rates, summands = (_ahead(call.as_value(s.node), s.dim) for s in (loop.a, loop.b))
+    rates, summands = (_slices_ahead(call, s) for s in (loop.a, loop.b))
     first = call.as_value(loop.first)
     steps, *shape = rates.shape
     # positions go before the last dimension, whose elements are lanes
