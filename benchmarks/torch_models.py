@@ -12,18 +12,24 @@ the time of weft: above 1, weft is faster. `apart` is the
 largest difference from eager's result, in parts of its largest number. Needs torch, transformers
 and, for inductor (mode max-autotune), a C++ compiler; ONNX Runtime and OpenVINO are peers where
 they are installed (`pip install onnxruntime onnx onnxscript openvino`).
+
+With `--int8`, linear layers are quantized, with activations that are quantized in every call: by
+torchao for weft, eager and inductor, by `quantize_dynamic` for ONNX Runtime. OpenVINO stays float.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 warnings.simplefilter("ignore")
@@ -46,14 +52,30 @@ def inductor(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
 
 
 def onnx_runtime(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
+    return _onnx_session(module, x, threads, int8=False)
+
+
+def onnx_runtime_int8(module: torch.nn.Module, x: torch.Tensor, threads: int) -> Call:
+    return _onnx_session(module, x, threads, int8=True)
+
+
+def _onnx_session(module: torch.nn.Module, x: torch.Tensor, threads: int, *, int8: bool) -> Call:
+    model = torch.onnx.export(module, (x,), dynamo=True, verbose=False).model_proto
+    if int8:
+        from onnxruntime.quantization import quantize_dynamic
+
+        with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+            quantize_dynamic(model, file.name, per_channel=True)
+            return _session_of(Path(file.name).read_bytes(), threads)
+    return _session_of(model.SerializeToString(), threads)
+
+
+def _session_of(model: bytes, threads: int) -> Call:
     import onnxruntime
 
-    model = torch.onnx.export(module, (x,), dynamo=True, verbose=False).model_proto
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: session.run(None, {name: x.numpy()})[0]
 
@@ -83,6 +105,7 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="threads of each engine (1)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--int8", action="store_true", help="linear layers are quantized")
     args = parser.parse_args()
     names = chosen(parser, "--only", args.only, MODELS)
     peers = [peer for peer in chosen(parser, "--peers", args.peers, PEERS) if is_there(peer)]
@@ -90,12 +113,13 @@ def main() -> None:
     torch.manual_seed(0)
     packages = ["torch", "transformers", *(p for peer in peers for p in PEERS[peer][2])]
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    print(f"{args.threads} thread(s), float32; {versions}\n")
+    types = "dynamic int8" if args.int8 else "float32"
+    print(f"{args.threads} thread(s), {types}; {versions}\n")
     titles = ["weft", *(PEERS[peer][0] for peer in peers)]
     print(f"| model | {' | '.join(f'{t} ms' for t in titles)} | best peer / weft | apart |")
     print(f"|---|{'---|' * len(titles)}---|---|", flush=True)
     for name in names:
-        print(row(name, peers, args.rounds, args.threads), flush=True)
+        print(row(name, peers, args.rounds, args.threads, int8=args.int8), flush=True)
 
 
 def chosen(
@@ -117,9 +141,11 @@ def is_there(peer: str) -> bool:
     return not missing
 
 
-def row(name: str, peers: Sequence[str], rounds: int, threads: int) -> str:
+def row(name: str, peers: Sequence[str], rounds: int, threads: int, *, int8: bool) -> str:
     module, x = MODELS[name]()
-    module.eval()
+    floats = module.eval()
+    if int8:
+        module = quantized(floats)
     backend = make_backend("cpu", n_threads=threads)
     engines: dict[str, Call] = {}
     try:
@@ -130,7 +156,10 @@ def row(name: str, peers: Sequence[str], rounds: int, threads: int) -> str:
     with torch.no_grad():
         for key in peers:
             try:
-                engine = PEERS[key][1](module, x, threads)
+                make = PEERS[key][1]
+                if int8 and key == "onnxruntime":
+                    make = onnx_runtime_int8
+                engine = make(floats if key in ("onnxruntime", "openvino") else module, x, threads)
                 engine(x)
                 engines[key] = engine
             except Exception as e:
@@ -139,7 +168,7 @@ def row(name: str, peers: Sequence[str], rounds: int, threads: int) -> str:
         apart = float((expected - got).abs().max() / expected.abs().max())
         times = timed(engines, x, rounds, threads)
     ms = [
-        f"{times[key][0] * 1e3:.2f} ({times[key][1] * 1e3:.2f})" if key in times else "-"
+        f"{times[key][0] * 1e3:.4g} ({times[key][1] * 1e3:.4g})" if key in times else "-"
         for key in ("weft", *peers)
     ]
     ratio = "-"
@@ -147,6 +176,15 @@ def row(name: str, peers: Sequence[str], rounds: int, threads: int) -> str:
         median, least = (times[best][i] / times["weft"][i] for i in (0, 1))
         ratio = f"{median:.2f}x ({least:.2f}x) {PEERS[best][0]}"
     return f"| {name} | {' | '.join(ms)} | {ratio} | {apart:.1e} |"
+
+
+def quantized(module: torch.nn.Module) -> torch.nn.Module:
+    """The module with linear layers of int8 that quantize their inputs."""
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+    copied = copy.deepcopy(module)
+    quantize_(copied, Int8DynamicActivationInt8WeightConfig())
+    return copied
 
 
 def timed(

@@ -132,6 +132,58 @@ class UNet(nn.Module):
         return self.head(x)
 
 
+class GraphNet(nn.Module):
+    """A graph convolutional network of two layers, on a graph of random edges."""
+
+    def __init__(self, nodes: int = 34, edges: int = 156, width: int = 16) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, 4)
+        self.register_buffer("edges", torch.randint(0, nodes, (2, edges)))
+
+    def spread(self, x: Tensor) -> Tensor:
+        source, to = self.edges
+        degree = torch.zeros(x.shape[0]).index_add(0, to, torch.ones(to.shape[0]))
+        scale = degree.clamp(min=1).rsqrt()
+        messages = x[source] * (scale[source] * scale[to])[:, None]
+        return torch.zeros_like(x).index_add(0, to, messages)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.spread(self.second(self.spread(self.first(x)).relu())).log_softmax(1)
+
+
+class Siren(nn.Module):
+    """An image as a function of places: linear layers with sines between them."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, width), *(nn.Linear(width, width),) * 3])
+        self.last = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.sin(30 * layer(x))
+        return self.last(x)
+
+
+class Kalman(nn.Module):
+    """A Kalman filter with 4 states over a series of 2 measurements each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("step", torch.eye(4) + 0.1 * torch.diag(torch.ones(2), 2))
+        self.register_buffer("seen", torch.eye(2, 4))
+
+    def forward(self, series: Tensor) -> Tensor:
+        x, p, states = torch.zeros(4), torch.eye(4), []
+        for z in series:
+            x, p = self.step @ x, self.step @ p @ self.step.T + 0.01 * torch.eye(4)
+            s = self.seen @ p @ self.seen.T + 0.1 * torch.eye(2)
+            gain = torch.linalg.solve(s, self.seen @ p).T
+            x, p = x + gain @ (z - self.seen @ x), p - gain @ self.seen @ p
+            states.append(x)
+        return torch.stack(states)
+
+
 def image(n: int = 224) -> Tensor:
     return torch.randn(1, 3, n, n)
 
@@ -194,6 +246,11 @@ MODELS: dict[str, Callable[[], Made]] = {
     "mamba 4x256": lambda: (
         First(tf.MambaModel(tf.MambaConfig(
             vocab_size=2000, hidden_size=256, num_hidden_layers=4)), use_cache=False), words()),
+    "mlp": lambda: (
+        nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), torch.randn(1, 64)),
+    "gcn": lambda: (GraphNet(), torch.randn(34, 16)),
+    "siren": lambda: (Siren(), torch.rand(256, 2)),
+    "kalman": lambda: (Kalman(), torch.randn(10, 2)),
     "lstm": lambda: (Recurrent(nn.LSTM(128, 256, 2, batch_first=True)), torch.randn(1, 100, 128)),
     "gru": lambda: (Recurrent(nn.GRU(128, 256, 2, batch_first=True)), torch.randn(1, 100, 128)),
 }  # fmt: skip

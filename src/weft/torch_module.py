@@ -295,7 +295,8 @@ class TorchModule:
             lying = torch.from_numpy(in_place.reshape(sizes))
             if dtype is torch.uint8:
                 return lambda: lying.to(dtype)
-            return lying.view(dtype).clone
+            same = lying.view(dtype)
+            return lambda: same.clone()
 
         def stored() -> torch.Tensor:
             tensor = torch.from_numpy(output(name, values).reshape(sizes))

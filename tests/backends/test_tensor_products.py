@@ -32,7 +32,9 @@ def test_products_of_whole_numbers(dtype, device: str) -> None:
 
 
 @pytest.mark.parametrize("target", BUT_PRODUCTS)
-@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (63, 5, 3), (300, 37, 101), (768, 70, 7)])
+@pytest.mark.parametrize(
+    ("k", "m", "n"), [(1, 1, 1), (63, 5, 3), (300, 37, 101), (768, 70, 7), (128, 70, 270)]
+)
 def test_products_of_all_bytes(k: int, m: int, n: int, target: str) -> None:
     """The lowest byte, which has no counterpart, is among both sources."""
     w, x = (integers(128, 2, rows, k, low=-128, dtype=torch.int8) for rows in (m, n))

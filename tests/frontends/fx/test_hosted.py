@@ -187,3 +187,13 @@ def test_the_cost_policy_takes_it_for_the_cpu() -> None:
     f = weft.from_torch(Function(torch.logcumsumexp), (x, 1), policy="cost", cost=CostOptions(cpu))
     torch.testing.assert_close(f(x, 1), torch.logcumsumexp(x, 1))
     assert " on host" in f.explain()
+
+
+def test_functions_of_one_module_run_over_the_memory_of_each_session() -> None:
+    f = weft.from_torch(Function(lambda x, n: torch.linalg.inv(x) * n), (torch.eye(2), 3.0))
+    other = weft.Session(weft.compile(f.graph, ["cpu"]))
+    for scale in (1.0, 2.0, 4.0):
+        x = torch.eye(2) * scale
+        torch.testing.assert_close(f(x, 3.0), torch.eye(2) * (3 / scale))
+        [result] = other.run({f.converted.inputs[0].name: 2 * x.numpy()}).values()
+        torch.testing.assert_close(torch.from_numpy(result), torch.eye(2) * (1.5 / scale))

@@ -44,7 +44,7 @@ void run_rows(const Call& call, int64_t begin, int64_t end, char* scratch) {
 #ifdef WEFT_BYTE_PRODUCTS
 // An item of tiles: these many rows of the first source by these many of the second.
 constexpr int64_t kTileRows = 32;
-constexpr int64_t kTileColumns = 96;
+constexpr int64_t kTileColumns = 192;
 
 int64_t n_tiles(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
@@ -72,7 +72,36 @@ void run_columns(const int8_t* const* w, int64_t rows, const int8_t* const* x, i
   }
 }
 
-void run_tiles(const Call& call, int64_t begin, int64_t end) {
+#ifdef WEFT_BYTE_PANELS
+static_assert(kTileRows == kPanelBytes);
+constexpr int64_t kWorthAPanel = 64;  // columns for which transposing weights pays
+
+void run_panel(const Call& call, const int8_t* const* w, int64_t rows, int64_t first, int64_t top,
+               int64_t bottom, int64_t i2, int64_t i3, char* panel) {
+  const Tensor& x = *call.src[1];
+  __m512i minus[2];
+  pack_byte_panel(w, x.ne[0], panel, minus);
+  alignas(64) char spare[kPanelColumns][kTileRows * 4];
+  for (int64_t column = top; column < bottom; column += kPanelColumns) {
+    const int8_t* column_of[kPanelColumns];
+    char* out[kPanelColumns];
+    for (int64_t c = 0; c < kPanelColumns; ++c) {
+      const Index at = {min64(column + c, bottom - 1), i2, i3};
+      column_of[c] = reinterpret_cast<const int8_t*>(broadcast_row(x, at));
+      const bool is_whole = rows == kTileRows && column + c < bottom;
+      out[c] = is_whole ? row_data(call.dst, at) + first * 4 : spare[c];
+    }
+    byte_panel_tile(panel, column_of, x.ne[0], minus, out);
+    if (rows == kTileRows) continue;
+    for (int64_t c = 0; c < min64(kPanelColumns, bottom - column); ++c) {
+      char* to = row_data(call.dst, {column + c, i2, i3}) + first * 4;
+      std::memcpy(to, spare[c], static_cast<size_t>(rows) * 4);
+    }
+  }
+}
+#endif
+
+void run_tiles(const Call& call, int64_t begin, int64_t end, [[maybe_unused]] char* scratch) {
   const Tensor& w = *call.src[0];
   const Tensor& x = *call.src[1];
   const Tensor& dst = call.dst;
@@ -90,6 +119,12 @@ void run_tiles(const Call& call, int64_t begin, int64_t end) {
       row_of[r] = reinterpret_cast<const int8_t*>(row);
     }
     const int64_t bottom = min64(top + kTileColumns, dst.ne[1]);
+#ifdef WEFT_BYTE_PANELS
+    if (bottom - top >= kWorthAPanel && w.ne[0] % kBytesAtOnce == 0) {
+      run_panel(call, row_of, rows, first, top, bottom, i2, i3, scratch);
+      continue;
+    }
+#endif
     for (int64_t column = top; column < bottom; column += kByteColumns) {
       const int64_t n = min64(kByteColumns, bottom - column);
       const int8_t* column_of[kByteColumns];
@@ -111,11 +146,11 @@ void run_tiles(const Call& call, int64_t begin, int64_t end) {
 #else
 bool in_tiles(const Call&) { return false; }
 int64_t tile_items(const Tensor&) { return 0; }
-void run_tiles(const Call&, int64_t, int64_t) {}
+void run_tiles(const Call&, int64_t, int64_t, char*) {}
 #endif
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
-  if (in_tiles(call)) return run_tiles(call, begin, end);
+  if (in_tiles(call)) return run_tiles(call, begin, end, scratch);
   with_whole_type(call.src[0]->type, [&](auto s) {
     using S = decltype(s);
     if (call.dst.type == DType::kI64) return run_rows<S, uint64_t>(call, begin, end, scratch);
@@ -148,12 +183,13 @@ int64_t items(const Call& call) {
 int64_t grain(const Call& call) {
   const int64_t k = call.src[0]->ne[0];
   // a product of bytes in tiles takes a fraction of the time of another
-  if (in_tiles(call)) return row_grain(min64(call.dst.ne[1], 96) * k);
+  if (in_tiles(call)) return row_grain(min64(call.dst.ne[1], 192) * k);
   return row_grain(call.dst.ne[0] * k);
 }
 
 size_t scratch_bytes(const Call& call) {
-  return static_cast<size_t>(2 * call.src[0]->ne[0] * element_size(call.src[0]->type));
+  const int64_t rows = in_tiles(call) ? 32 : 2;  // a panel, or one row of each source
+  return static_cast<size_t>(rows * call.src[0]->ne[0] * element_size(call.src[0]->type));
 }
 
 }  // namespace

@@ -337,9 +337,9 @@ def _shared_sources(node: Node) -> list[Node]:
     it is without saying so."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
-        return node.all_input_nodes if op is operator.getitem else []
+        return list(node.all_input_nodes) if op is operator.getitem else []
     if any(r.alias_info is not None for r in op._schema.returns):
-        return node.all_input_nodes
+        return list(node.all_input_nodes)
     if not op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return []
     return [

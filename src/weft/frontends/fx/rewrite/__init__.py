@@ -9,6 +9,13 @@ from weft.frontends.fx.rewrite import activation, attention, bytes, norm, rotary
 from weft.frontends.fx.rewrite.table import REWRITES, Rewrite, rewrite
 
 __all__ = [
-    *("REWRITES", "Rewrite", "activation", "attention", "bytes", "norm", "rewrite", "rotary"),
+    "REWRITES",
+    "Rewrite",
+    "activation",
+    "attention",
+    "bytes",
+    "norm",
+    "rewrite",
+    "rotary",
     "scan",
 ]
