@@ -34,6 +34,15 @@ static inline Weight weight_of(vf x) {
   return {exp_tail(r) + 1.0f, n};
 }
 
+// p 2^n for a weight's p and n from kLeast to 0, where nothing leaves the range of normal numbers.
+static inline vf times_power(vf p, vf n) {
+#if defined(__AVX512F__)
+  return scale_by_power(p, n);
+#else
+  return as_float(as_int(p) + (as_int(n + kRound) << 23));
+#endif
+}
+
 // Turns the scores of a row for the cells begin..end into weights, sets the factor t.fade that its
 // sums so far shrink by, and adds the weights of the cells before `end_total` to its total.
 static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block& block,
@@ -68,7 +77,7 @@ static inline void weigh(const Job& job, const Tile& t, int64_t row, const Block
   for (int64_t i = begin; i < end; i += kLanes) {
     const Weight weight = weight_of(load(w + i));
     const vf n = weight.n - shift;
-    store(w + i, n < kLeast ? vf{} : scale_by_power(weight.p, n));
+    store(w + i, n < kLeast ? vf{} : times_power(weight.p, n));
   }
   // On its own, so that this chain of sums keeps its register.
   vf total = load(t.total + row * kStrip) * fade;

@@ -25,18 +25,26 @@ struct Centre {
   vf operator()(vf x) const { return (x - high - low) * factor; }
 };
 
-// Each of these normalizes a row of n floats; `out` may be `x`.
-
-void norm(const float* x, float* out, int64_t n, float eps) {
+Centre centre_of(const float* x, int64_t n, float eps) {
   const auto count = static_cast<double>(n);
   const double mean = sum(x, n) / count;
   const double variance = sum_squares_about(x, n, static_cast<float>(mean)) / count;
-  map(x, out, n, Centre(mean, __builtin_sqrt(variance + static_cast<double>(eps))));
+  return {mean, __builtin_sqrt(variance + static_cast<double>(eps))};
+}
+
+float root_factor(const float* x, int64_t n, float eps) {
+  const double mean = sum_squares(x, n) / static_cast<double>(n);
+  return static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps)));
+}
+
+// Each of these normalizes a row of n floats; `out` may be `x`.
+
+void norm(const float* x, float* out, int64_t n, float eps) {
+  map(x, out, n, centre_of(x, n, eps));
 }
 
 void rms_norm(const float* x, float* out, int64_t n, float eps) {
-  const double mean = sum_squares(x, n) / static_cast<double>(n);
-  multiply(x, static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps))), out, n);
+  multiply(x, root_factor(x, n, eps), out, n);
 }
 
 void l2_norm(const float* x, float* out, int64_t n, float eps) {
@@ -75,6 +83,21 @@ constexpr Kernel kernel() {
 
 // ---- NORM_SCALE (x, weights, bias, addend) gives floats, or the blocks that a matmul reads ------
 
+// out = f(x) weights + bias, rounded as one after the other would be.
+template <typename F>
+void scale_row(const float* x, const float* weights, const float* bias, float* out, int64_t n,
+               const F& f) {
+  if (bias == nullptr) return map(x, weights, out, n, [&f](vf v, vf w) { return f(v) * w; });
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    store(out + i, f(load(x + i)) * load(weights + i) + load(bias + i));
+  }
+  if (i == n) return;
+  const int64_t left = n - i;
+  const vf scaled = f(load_part(x + i, left)) * load_part(weights + i, left);
+  store_part(out + i, scaled + load_part(bias + i, left), left);
+}
+
 void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& a = *call.src[0];
   const Tensor& dst = call.dst;
@@ -93,12 +116,13 @@ void run_scale(const Call& call, int64_t begin, int64_t end, char* scratch) {
       map(x, y, room, n, [](vf v, vf w) { return v + w; });
       x = room;
     }
-    (call.i(NormScaleSlot::kCentred) != 0 ? norm : rms_norm)(x, room, n,
-                                                             call.f(NormScaleSlot::kEps));
-    map(room, weights, room, n, [](vf v, vf w) { return v * w; });
-    if (bias != nullptr) {
-      const auto* b = reinterpret_cast<const float*>(bias->data);
-      map(room, b, room, n, [](vf v, vf c) { return v + c; });
+    const float eps = call.f(NormScaleSlot::kEps);
+    const auto* b = bias == nullptr ? nullptr : reinterpret_cast<const float*>(bias->data);
+    if (call.i(NormScaleSlot::kCentred) != 0) {
+      scale_row(x, weights, b, room, n, centre_of(x, n, eps));
+    } else {
+      const vf factor = splat(root_factor(x, n, eps));
+      scale_row(x, weights, b, room, n, [factor](vf v) { return v * factor; });
     }
     if (!is_plain(dst)) store_range(room, n, dst, out, 0);
   }

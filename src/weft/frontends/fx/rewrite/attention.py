@@ -60,7 +60,7 @@ def attention(b: Builder, call: Call) -> Value | None:
 
 
 def _alone(node: Any) -> Any:
-    """A node that nothing else reads, else an object that is no node."""
+    """A node that nothing else reads, else an object that is not a node."""
     return node if isinstance(node, Node) and len(node.users) == 1 else object()
 
 
