@@ -100,6 +100,14 @@ def test_static_activations_are_rounded() -> None:
     check(rounded, torch.randn(3, 64) * 3)
 
 
+def test_static_activations_of_unsigned_bytes_are_rounded() -> None:
+    def rounded(x: Any) -> Any:
+        q = Q.quantize_per_tensor(x, 0.05, 131, 0, 255, torch.uint8)
+        return Q.dequantize_per_tensor(q, 0.05, 131, 0, 255, torch.uint8), q
+
+    check(rounded, torch.randn(3, 64) * 6)
+
+
 def test_dynamic_numbers_that_are_read_are_refused() -> None:
     def numbers(x: Any) -> Any:
         s, z = Q.choose_qparams_per_token_asymmetric(x, torch.int8)

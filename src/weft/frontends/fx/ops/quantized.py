@@ -47,6 +47,9 @@ _CHOOSE = {
     "quantized_decomposed::choose_qparams_per_token_asymmetric",
 }  # fmt: skip
 
+_SMALL = (torch.int8, torch.uint8, torch.int16)
+"""Types of quantized numbers."""
+
 
 def _name(node: Any) -> str:
     op = aten_op(node.target) if isinstance(node, Node) else None
@@ -141,7 +144,7 @@ def _quantize_rules(call: Call) -> str | None:
         return "a quantization of activations whose numbers are used as they are"
     if not isinstance(call.raw("scale"), float):
         return "a scale that is a tensor"
-    return None if call.out.dtype in (torch.int8, torch.int16) else f"numbers of {call.out.dtype}"
+    return None if call.out.dtype in _SMALL else f"numbers of {call.out.dtype}"
 
 
 @visitor_by_name(*_QUANTIZE, check=_quantize_rules, any_type=True)
@@ -185,7 +188,7 @@ def _affine(b: Builder, call: Call) -> Value:
 def _dequantize_rules(call: Call) -> str | None:
     if dynamic_source(call.args["input"]) is not None:
         return None
-    if fake_of(call.args["input"]).dtype not in (torch.int8, torch.int16, torch.int32):
+    if fake_of(call.args["input"]).dtype not in (*_SMALL, torch.int32):
         return f"numbers of {fake_of(call.args['input']).dtype}"
     return None if is_static(call.out.shape) else "numbers of a dynamic shape"
 
