@@ -245,6 +245,19 @@ def test_has_the_bits_of_the_target_below(
             np.testing.assert_array_equal(got, want)
 
 
+ROWS_ONLY = [d for name, d in DTYPES.items() if name in (*_UNWRITABLE, "nvfp4", "q1_0", "q2_0")]
+
+
+@pytest.mark.parametrize("dtype", ROWS_ONLY, ids=lambda d: d.name)
+@pytest.mark.parametrize(("target", "below"), [p for p in PAIRS if set(p) <= set(TARGETS)])
+def test_rows_have_the_bits_of_the_target_below(target: str, below: str, dtype: DType) -> None:
+    """Types that have no interleaved panels."""
+    for columns in (1, 4, 5, 13, 44):
+        product = Product(dtype, 96, 768, columns)
+        got, want = (product.run(t, False) for t in (target, below))
+        np.testing.assert_array_equal(got, want)
+
+
 ENDING_IN_ROWS = [dtype_from_id(t) for t in TYPES if DTYPES["i2_s"].id != t]
 
 

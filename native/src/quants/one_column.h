@@ -13,20 +13,43 @@ namespace weft::WEFT_TARGET {
 
 inline constexpr int kRowVectors = kPanelRows / kLanes;
 
+// How a processor is asked for the memory of blocks: in bursts, by chunks far ahead (Zen 5, which
+// is told from its forerunners as in takes_bursts), or as its forerunners are.
+enum class Asking { kBursts, kShares, kParts };
+
+static inline Asking asking() {
+  static const Asking how = !takes_bursts()      ? Asking::kParts
+                            : processor().is_amd ? Asking::kShares
+                                                 : Asking::kBursts;
+  return how;
+}
+
 // The memory of F's blocks is asked for in bursts. Small blocks, which are read sooner, are asked
 // for further ahead and in halves; the big ones lost by that.
 template <typename F>
 struct Ahead {
   static constexpr int64_t kFurther = 8192;
   static constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
+  static constexpr int64_t kPart = (kBytes / F::kChunks + 63) / 64 * 64;  // of a chunk
   static constexpr bool kHalves = F::kChunks > 1 && kBytes < 4096;
   static constexpr int64_t kBurst = kHalves ? (kBytes / 2 + 63) / 64 * 64 : kBytes;
 
-  // Before chunk `c` of the block.
-  static void fetch(const char* block, int c) {
+  // Before chunk `c` of the block. `how` is asked for before the loop: the question is a call, over
+  // which no vector stays in a register.
+  static inline void fetch(const char* block, int c, Asking how) {
+    // else GCC would find that the function has no effect, and leave its calls out
+    __asm__ volatile("");
+    if constexpr (F::kChunks > 1 && kBytes >= 4096 && kBytes < 6144) {
+      if (how == Asking::kShares) {
+#pragma GCC unroll 16
+        for (int64_t line = 0; line < kPart; line += 64) {
+          __builtin_prefetch(block + kFurther + c * kPart + line, 0, 3);
+        }
+        return;
+      }
+    }
     if constexpr (F::kChunks > 1 && kBytes >= 3072) {
-      if (!takes_bursts()) {
-        constexpr int64_t kPart = (kBytes / F::kChunks + 63) / 64 * 64;
+      if (how == Asking::kParts) {
         if constexpr (kBytes < 5120) prefetch_lines<kPart>(block + kAhead + c * kPart);
         return;
       }
@@ -100,7 +123,7 @@ static inline void add_chunk_of(const char* block, int c, const BlockScales<F>* 
 
 // A block whose groups have scales of their own.
 template <typename F>
-static inline void add_block_of(const char* block, const ActivationTile<1>* x,
+static inline void add_block_of(const char* block, const ActivationTile<1>* x, Asking how,
                                 vf (&acc)[kRowVectors]) {
   static_assert(kRowVectors == 2);
   const BlockScales<F> scales[kRowVectors] = {{block, 0}, {block, 1}};
@@ -110,7 +133,7 @@ static inline void add_block_of(const char* block, const ActivationTile<1>* x,
   for (int c = 0; c < F::kChunks; ++c) {
     // words that chunks share are loaded again: kept, they would push others out of the registers
     __asm__("" : "+r"(block));
-    Ahead<F>::fetch(block, c);
+    Ahead<F>::fetch(block, c, how);
     add_chunk_of<F>(block, c, scales, x[c], sums);
   }
   if constexpr (kBlockActivations<F>) {
@@ -120,12 +143,12 @@ static inline void add_block_of(const char* block, const ActivationTile<1>* x,
 
 // A block of two-bit codes with one scale.
 template <typename F>
-static inline void add_pairs_of(const char* block, const ActivationTile<1>* x,
+static inline void add_pairs_of(const char* block, const ActivationTile<1>* x, Asking how,
                                 vf (&acc)[kRowVectors]) {
   vi s[kRowVectors][4] = {};
 #pragma GCC unroll 16
   for (int word = 0; word < Lanes<F>::kPairWords; ++word) {
-    if (word % 2 == 0) Ahead<F>::fetch(block, word / 2);
+    if (word % 2 == 0) Ahead<F>::fetch(block, word / 2, how);
     vi codes[kRowVectors];
     for (int v = 0; v < kRowVectors; ++v) {
       codes[v] = lane_word(block, Lanes<F>::kHeader, word, v);
@@ -155,13 +178,14 @@ inline constexpr bool kHasOwn =
 template <typename F, int kColumns>
 static inline void multiply_own(const char* panel, const ActivationTile<kColumns>* x,
                                 int64_t n_chunks, float scale, float* const* out) {
+  const Asking how = asking();
   vf acc[kRowVectors] = {};
   for (int64_t b = 0; b < n_chunks / F::kChunks; ++b, x += F::kChunks) {
     const char* block = lane_block<F>(panel, b);
     if constexpr (requires { Lanes<F>::kPairWords; }) {
-      add_pairs_of<F>(block, x, acc);
+      add_pairs_of<F>(block, x, how, acc);
     } else {
-      add_block_of<F>(block, x, acc);
+      add_block_of<F>(block, x, how, acc);
     }
   }
   for (int v = 0; v < kRowVectors; ++v) store(out[0] + v * kLanes, acc[v] * splat(scale));

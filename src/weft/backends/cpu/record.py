@@ -38,8 +38,8 @@ UNFINISHED = "the check did not end: the process crashed or was ended"
 """The verdict of a check whose process is gone."""
 
 _CHECKED_FIRST = {"amx": "avx512"}
-"""Targets whose products are compared with those of the target below them before they are used for
-the first time."""
+"""For each target that is compared before its first use, the target below it, which has the same
+products."""
 
 _LOCK_SECONDS = 10.0
 """The longest wait for the record, which is read and written within milliseconds."""
