@@ -1,16 +1,17 @@
 """`dataclass` of the standard library, made when it is used.
 
 The standard library compiles up to six functions for every class when its module is imported: a
-fifth of the time in which weft starts. Here a class gets its `__init__` when the first object is
-made, and `==`, `hash`, `repr` and the table of fields, which come from the standard library, when
-one of them is first needed. What a class can do, and how it looks, is the same.
+fifth of the time in which weft starts. Here a class gets its `__init__` when it has made some
+objects, and `==`, `hash`, `repr` and the table of fields, which come from the standard library,
+when one of them is first needed. What a class can do, and how it looks, is the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import partial
 from inspect import get_annotations
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -56,9 +57,13 @@ def _is_usual(cls: type, options: dict[str, bool]) -> bool:
 class _About:
     """The definition of a class."""
 
-    __slots__ = ("fields", "methods", "options")
+    __slots__ = ("fields", "left", "methods", "options")
 
     def __init__(self, fields: dict[str, tuple[str, Any]], options: dict[str, bool]) -> None:
+        specs = [default for _, default in fields.values() if isinstance(default, Field)]
+        is_plain = all(spec.init and spec.kw_only is not True for spec in specs)
+        self.left = _FEW if is_plain else 0
+        """The number of objects that are still made without a compiled `__init__`."""
         self.fields = fields
         """Name -> (annotation, default, `Field` or MISSING), fields of bases first."""
         self.methods: dict[str, Callable[..., Any]] = {}
@@ -75,9 +80,11 @@ class _Later:
         self._cls, self._name = cls, name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is not None and self._name == "__init__":
+            return partial(_init_one, self._cls, instance)
         with _LOCK:
             if self._cls.__dict__[self._name] is self:
-                (_make_init if self._name == "__init__" else _make_rest)(self._cls)
+                _MAKERS.get(self._name, _make_rest)(self._cls)
         value = self._cls.__dict__[self._name]
         return value.__get__(instance, owner) if hasattr(value, "__get__") else value
 
@@ -202,6 +209,43 @@ _NEW = _Factory()
 """Stands for a value that the factory of a field makes."""
 
 
+_FEW = 8
+"""Objects that are made before `__init__` is compiled, which takes as long as twenty of them: most
+classes of options and plans have fewer."""
+
+
+def _init_one(cls: Any, instance: Any, /, *args: Any, **kwargs: Any) -> None:
+    """Does what `__init__` would do, field by field. Arguments that do not fit are left to the
+    compiled function, which says so."""
+    about: _About = cls.__dict__[_ABOUT]
+    about.left -= 1
+    values = dict(zip(about.fields, args, strict=False))
+    fits = len(args) <= len(about.fields) and kwargs.keys() <= about.fields.keys() - values.keys()
+    values |= kwargs
+    for name, (_, default) in about.fields.items():
+        fits = fits and (name in values or not _is_needed(default))
+    if about.left < 0 or not fits:
+        cls.__init__(instance, *args, **kwargs)
+        return
+    for name, (_, default) in about.fields.items():
+        if name not in values:
+            new = default.default_factory if isinstance(default, Field) else MISSING
+            plain = default.default if isinstance(default, Field) else default
+            values[name] = plain if new is MISSING else new()
+    put = object.__setattr__ if about.options.get("frozen", False) else setattr
+    for name in about.fields:
+        put(instance, name, values[name])
+    if hasattr(cls, "__post_init__"):
+        instance.__post_init__()
+
+
+def _is_needed(default: Any) -> bool:
+    """Whether a field without an argument is an error."""
+    if isinstance(default, Field):
+        return default.default is MISSING and default.default_factory is MISSING
+    return default is MISSING
+
+
 def _make_init(cls: Any) -> None:
     """Compiles `__init__`, with the signature that the standard library gives it."""
     about: _About = cls.__dict__[_ABOUT]
@@ -240,8 +284,24 @@ def _make_init(cls: Any) -> None:
     cls.__init__ = init
 
 
+def _make_fields(cls: Any) -> None:
+    """Takes the table of fields, which `replace` asks for, from a class without any method: methods
+    take five times as long to make."""
+    _take(cls, _twin(cls, {"init": False, "repr": False, "eq": False}), _OF_FIELDS)
+
+
 def _make_rest(cls: Any) -> None:
     """Takes everything else from a class that the standard library makes of the same fields."""
+    about: _About = cls.__dict__[_ABOUT]
+    options = {k: v for k, v in about.options.items() if k != "slots"}
+    _take(cls, _twin(cls, options), cls.__dict__.keys() - {"__init__"})
+
+
+_OF_FIELDS = ("__dataclass_fields__", "__match_args__")
+_MAKERS = {"__init__": _make_init, **dict.fromkeys(_OF_FIELDS, _make_fields)}
+
+
+def _twin(cls: Any, options: dict[str, bool]) -> Any:
     about: _About = cls.__dict__[_ABOUT]
     attributes = {name: default for name, (_, default) in about.fields.items()
                   if default is not MISSING}  # fmt: skip
@@ -251,10 +311,13 @@ def _make_rest(cls: Any) -> None:
         "__qualname__": cls.__qualname__,
         "__doc__": "as the other",
     }
-    options = {k: v for k, v in about.options.items() if k != "slots"}
-    twin = _whole(type(cls.__name__, (), attributes), options)
-    for name, value in list(cls.__dict__.items()):
-        if name != "__init__" and (
-            isinstance(value, _Later) or value is about.methods.get(name, cls)
-        ):
+    return _whole(type(cls.__name__, (), attributes), options)
+
+
+def _take(cls: Any, twin: Any, names: Iterable[str]) -> None:
+    """Puts attributes of `twin` where `cls` has what stands for them."""
+    methods = cls.__dict__[_ABOUT].methods
+    for name in names:
+        value = cls.__dict__[name]
+        if isinstance(value, _Later) or value is methods.get(name, cls):
             setattr(cls, name, twin.__dict__[name])

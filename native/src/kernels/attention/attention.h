@@ -62,47 +62,54 @@ struct Picked {
   int64_t n;
 };
 
-// Each type of rows: a vector of numbers from number i on, and the byte at which number i, or its
-// block, begins.
+// Each type of rows has the byte at which number i, or its block, begins, the scale of that block,
+// and a vector of numbers from number i on.
+struct NoScale {};
 struct LoadF32 {
   static constexpr int64_t byte(int64_t i) { return i * 4; }
-  static vf at(const char* row, int64_t i) { return load(reinterpret_cast<const float*>(row) + i); }
+  static NoScale scale(const char*, int64_t) { return {}; }
+  static vf at(const char* row, int64_t i, NoScale) {
+    return load(reinterpret_cast<const float*>(row) + i);
+  }
 };
 struct LoadF16 {
   static constexpr int64_t byte(int64_t i) { return i * 2; }
-  static vf at(const char* row, int64_t i) {
+  static NoScale scale(const char*, int64_t) { return {}; }
+  static vf at(const char* row, int64_t i, NoScale) {
     return load_half(reinterpret_cast<const uint16_t*>(row) + i);
   }
 };
 struct LoadBf16 {
   static constexpr int64_t byte(int64_t i) { return i * 2; }
-  static vf at(const char* row, int64_t i) {
+  static NoScale scale(const char*, int64_t) { return {}; }
+  static vf at(const char* row, int64_t i, NoScale) {
     return load_bf16(reinterpret_cast<const uint16_t*>(row) + i);
   }
 };
 
-// Blocks of 32 numbers hold a half-precision scale, then 8 (q8_0) or 4 bits (q4_0) per number
+// Blocks of kBlock numbers hold a half-precision scale, then 8 (q8_0) or 4 bits (q4_0) per number
 // (quants/blocks.h).
+inline constexpr int64_t kBlock = 32;
 static inline vf block_scale(const char* block) {
   uint16_t h;
   std::memcpy(&h, block, sizeof h);
   return splat(half_to_float(h));
 }
 struct LoadQ80 {
-  static constexpr int64_t byte(int64_t i) { return i / 32 * 34; }
-  static vf at(const char* row, int64_t i) {
-    const char* block = row + i / 32 * 34;
-    return int_floats(widen(block + 2 + i % 32)) * block_scale(block);
+  static constexpr int64_t byte(int64_t i) { return i / kBlock * 34; }
+  static vf scale(const char* row, int64_t i) { return block_scale(row + byte(i)); }
+  static vf at(const char* row, int64_t i, vf scale) {
+    return int_floats(widen(row + byte(i) + 2 + i % kBlock)) * scale;
   }
 };
 struct LoadQ40 {
-  static constexpr int64_t byte(int64_t i) { return i / 32 * 18; }
-  static vf at(const char* row, int64_t i) {
-    const char* block = row + i / 32 * 18;
+  static constexpr int64_t byte(int64_t i) { return i / kBlock * 18; }
+  static vf scale(const char* row, int64_t i) { return block_scale(row + byte(i)); }
+  static vf at(const char* row, int64_t i, vf scale) {
     // The low halves of the 16 bytes hold numbers 0..15, the high halves 16..31.
-    const vi bytes = widen(block + 2 + i % 16);
-    const vi number = (i % 32 < 16 ? bytes : bytes >> 4) & 15;
-    return int_floats(number - 8) * block_scale(block);
+    const vi bytes = widen(row + byte(i) + 2 + i % 16);
+    const vi number = (i % kBlock < 16 ? bytes : bytes >> 4) & 15;
+    return int_floats(number - 8) * scale;
   }
 };
 
@@ -127,10 +134,6 @@ static inline vf cell_sums(const vf (&s)[4]) {
   return pair_sums(pair_sums(s[0], s[1]), pair_sums(s[2], s[3]));
 }
 
-// The numbers of a row that are multiplied between requests for lines: a block, or a line of
-// halves.
-inline constexpr int64_t kPart = 32;
-
 // The dot products of kRows rows of `q` with kLanes rows of `k`, which are `lanes` behind `begin`.
 // Rows have `width` floats.
 template <typename Load, int kRows>
@@ -151,19 +154,24 @@ static inline void dot_rows(const float* q, int64_t q_stride, const Rows& k, con
     for (int r = 0; r < kRows; ++r) {
       for (int g = 0; g < kGroups; ++g) sum[r][g] = vf{};
     }
-    for (int64_t part = 0; part < width; part += kPart) {
-      const int64_t end = min64(part + kPart, width);
+    // Each block, or as many floats, has its scales and its requests for lines.
+    for (int64_t block = 0; block < width; block += kBlock) {
+      const int64_t end = min64(block + kBlock, width);
+      decltype(Load::scale(nullptr, 0)) scale[kGroups][kQuads];
+#pragma GCC unroll 2
       for (int g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 4
         for (int c = 0; c < kQuads; ++c) {
-          k.prefetch<Load::byte(kPart)>(row[g][c], Load::byte(part));
+          k.prefetch<Load::byte(kBlock)>(row[g][c], Load::byte(block));
+          scale[g][c] = Load::scale(row[g][c], block);
         }
       }
-      for (int64_t d = part; d < end; d += kLanes) {
+      for (int64_t d = block; d < end; d += kLanes) {
         vf key[kGroups][kQuads];
 #pragma GCC unroll 2
         for (int g = 0; g < kGroups; ++g) {
 #pragma GCC unroll 4
-          for (int c = 0; c < kQuads; ++c) key[g][c] = Load::at(row[g][c], d);
+          for (int c = 0; c < kQuads; ++c) key[g][c] = Load::at(row[g][c], d, scale[g][c]);
           turn_quads(key[g]);
         }
 #pragma GCC unroll 4
@@ -236,7 +244,12 @@ static inline void add_part(const float* w, int64_t w_stride, const Rows& v, Pic
     const char* row = v.data + cell * v.stride;
     v.prefetch<kBytes>(row, Load::byte(d));
     vf value[kWide];
-    for (int c = 0; c < kWide; ++c) value[c] = Load::at(row, d + c * kLanes);
+    auto scale = Load::scale(row, d);
+    for (int c = 0; c < kWide; ++c) {
+      const int64_t i = d + c * kLanes;
+      if (c != 0 && c * kLanes % kBlock == 0) scale = Load::scale(row, i);
+      value[c] = Load::at(row, i, scale);
+    }
     for (int r = 0; r < kRows; ++r) {
       const vf weight = splat(w[r * w_stride + cell]);
       for (int c = 0; c < kWide; ++c) s[r][c] = fma(weight, value[c], s[r][c]);
