@@ -3,6 +3,7 @@
     python benchmarks/drafting.py MODEL.gguf [--repeat 5] [--threads 1] [--tokens 256] [--json]
     python benchmarks/drafting.py MODEL.gguf --draft SMALLER.gguf --by ngram,draft,both
     python benchmarks/drafting.py MODEL.gguf --by layers
+    python benchmarks/drafting.py MODEL.gguf --at-once 4
     WEFT_TARGET=avx2 python benchmarks/drafting.py MODEL.gguf
 
 Models of random weights write nothing that could be drafted. So except for "greedy" the text is
@@ -11,12 +12,14 @@ of the given text is drawn (the sampler's work is done, too). How many drafts ar
 of the text, and all times are real. Words, numbers, marks and indents of the texts are tokens.
 
 edit    the answer repeats a program of the prompt and changes some of its lines
+json    the answer repeats a JSON document of the prompt and changes some of its values
 prose   the answer is a page of documentation, the prompt another one
 random  no token of the answer can be foreseen
 greedy  what the model itself writes
 
-A model or layers that draft guess what they would write themselves. So they gain in "greedy" if
-they write like the model, and the others show what guesses that are always wrong cost.
+With --at-once several texts of a kind are written together, and their drafts are checked in one
+batch. A model or layers that draft guess what they would write themselves. So they gain in "greedy"
+if they write like the model, and the others show what guesses that are always wrong cost.
 
 Times are processor time of all threads, so that other processes count little, from the first token
 on; the ratio is the median of the ratios of neighbours. Drafting decides by such times, too.
@@ -46,7 +49,7 @@ from weft.llm.planning.draft_options import MOST, P_MIN
 from weft.llm.sampling import Sampler
 
 HERE = Path(__file__).resolve().parent
-PROGRAM = HERE / "../src/weft/llm/engine/batching.py"
+PROGRAM = HERE / "serve_load.py"
 PAGES = HERE / "../docs/threads.md", HERE / "../docs/serve.md"
 
 
@@ -69,7 +72,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--texts", default="edit,prose,random,greedy")
+    parser.add_argument("--texts", default="edit,json,prose,random,greedy")
+    parser.add_argument("--at-once", type=int, default=1, help="texts that are written together")
     parser.add_argument("--draft", type=Path, help="a smaller model, which drafts")
     parser.add_argument("--by", default="ngram", help="ngram, draft, layers or both, or several")
     parser.add_argument("--p-min", type=float, default=P_MIN)
@@ -79,7 +83,7 @@ def main() -> None:
 
     file = open_gguf(args.model)
     model, tokenizer = Model(file), Tokenizer.from_gguf(file)
-    texts = texts_of(model.config.n_vocab, args.tokens, model.config.n_ctx_train)
+    texts = texts_of(model.config.n_vocab, args.tokens, min(2048, model.config.n_ctx_train))
     by, common = args.by.split(","), {"most": args.most, "p_min": args.p_min}
     each = {
         "ngram": DraftOptions(**common),
@@ -87,8 +91,8 @@ def main() -> None:
         "layers": DraftOptions(ngram=False, layers=True, **common),
         "both": DraftOptions(model=args.draft, layers=args.draft is None, **common),
     }
-    context = Context(model, min(2048, model.config.n_ctx_train), n_outputs=31,
-                      n_threads=args.threads,
+    n_ctx = min(2048, model.config.n_ctx_train) * args.at_once
+    context = Context(model, n_ctx, n_outputs=31, n_seq_max=args.at_once, n_threads=args.threads,
                       states=any(each[name].layers for name in by))  # fmt: skip
     for how, name in product(by, args.texts.split(",")):
         options = each[how]
@@ -97,27 +101,31 @@ def main() -> None:
         prompt, answer = texts[name]
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(args.repeat + 1):
-            plain, _ = written(context, tokenizer, prompt, answer, args.tokens, None)
-            with_drafts, growth = written(context, tokenizer, prompt, answer, args.tokens, made)
+            one = context, tokenizer, prompt, answer, args.tokens, args.at_once
+            plain, _ = written(*one, None)
+            with_drafts, growths = written(*one, made)
             times[0].append(plain)
             times[1].append(with_drafts)
-        plain, drafted = (statistics.median(t[1:]) / args.tokens for t in times)
+        n_tokens = args.tokens * args.at_once
+        plain, drafted = (statistics.median(t[1:]) / n_tokens for t in times)
+        n_drafted = sum(growth.n_drafted for growth in growths)
+        n_accepted = sum(growth.n_accepted for growth in growths)
         ratio = statistics.median(a / b for a, b in zip(times[0][1:], times[1][1:], strict=True))
         row = {"model": args.model.name, "by": how, "text": name, "plain_tps": 1 / plain,
-               "drafting_tps": 1 / drafted, "ratio": ratio, "drafted": growth.n_drafted,
-               "accepted": growth.n_accepted, "tokens": args.tokens}  # fmt: skip
+               "drafting_tps": 1 / drafted, "ratio": ratio, "drafted": n_drafted,
+               "accepted": n_accepted, "tokens": args.tokens, "at_once": args.at_once}  # fmt: skip
         if args.json:
             print(json.dumps(row), flush=True)
         else:
-            print(f"{how:6} {name:7} plain {1 / plain:8.1f} tokens/s   drafting {1 / drafted:8.1f} "
-                  f"  {ratio:5.2f}x   {growth.n_accepted} of {growth.n_drafted} drafted tokens "
-                  "right", flush=True)  # fmt: skip
+            print(f"{how:6} {name:7} plain {1 / plain:8.1f} tokens/s   drafting "
+                  f"{1 / drafted:8.1f}   {ratio:5.2f}x   {n_accepted} of {n_drafted} drafted "
+                  "tokens right", flush=True)  # fmt: skip
 
 
 def written(context: Context, tokenizer: Tokenizer, prompt: list[int], answer: list[int], n: int,
-            drafts: Drafting | None) -> tuple[float, Growth]:  # fmt: skip
-    """Seconds from the first token to the last, and the text's counters. Drafting starts knowing
-    nothing, as in a new process."""
+            at_once: int, drafts: Drafting | None) -> tuple[float, list[Growth]]:  # fmt: skip
+    """Seconds from the first token of all texts to the last, and the counters of the texts.
+    Drafting starts knowing nothing, as in a new process."""
     drafting = None
     if drafts is not None:
         drafting = Drafting(drafts.drafters, drafts.n_vocab, most=drafts.most, least=drafts.least,
@@ -125,19 +133,21 @@ def written(context: Context, tokenizer: Tokenizer, prompt: list[int], answer: l
     writer = Writer(context, tokenizer, drafting=drafting, prompt_share=context.n_batch)
     request = Request(tuple(prompt), max_tokens=n, sampling=SamplingParams(temperature=0),
                       ignore_eos=True)  # fmt: skip
-    text = Ticket(request, tokenizer, lambda event: None)
-    if answer:
-        text.growth._sampler = Given(answer)
-    writer.add(text)
-    while not text.growth.n_drawn:
+    texts = [Ticket(request, tokenizer, lambda event: None) for _ in range(at_once)]
+    for text in texts:
+        if answer:
+            text.growth._sampler = Given(answer)
+        writer.add(text)
+    while not all(text.growth.n_drawn for text in texts):
         writer.step()
     start = process_time()
     while writer.step():
         pass
     seconds = process_time() - start
     if drafting is not None:
-        drafting.forget(0)
-    return seconds, text.growth
+        for seq in range(at_once):
+            drafting.forget(seq)
+    return seconds, [text.growth for text in texts]
 
 
 def texts_of(n_vocab: int, n: int, n_ctx: int) -> dict[str, tuple[list[int], list[int]]]:
@@ -151,12 +161,14 @@ def texts_of(n_vocab: int, n: int, n_ctx: int) -> dict[str, tuple[list[int], lis
 
     program = PROGRAM.read_text()
     changed = edited(program)
-    prompt = ids("Rename share to divide, and give every slot a weight.\n" + program)
+    prompt = ids("Rename Job to Request, and give every one a name.\n" + program)
+    records = document({"name": "paper", "price": 12, "sold": True})
     pages = [ids(p.read_text()) for p in PAGES]
     rng = random.Random(1)
     noise = [rng.randrange(10, n_vocab) for _ in range(n + 300)]
     return {
-        "edit": (prompt[-most:], ids(changed)[:n]),
+        "edit": (prompt[:most], ids(changed)[:n]),
+        "json": (ids("Raise the prices.\n" + records)[:most], ids(raised(records))[:n]),
         "prose": (pages[0][:most][:1200], pages[1][300 : 300 + n]),
         "random": (noise[n:][:most], noise[:n]),
         "greedy": (prompt[:most][:300], []),
@@ -166,14 +178,26 @@ def texts_of(n_vocab: int, n: int, n_ctx: int) -> dict[str, tuple[list[int], lis
 def edited(program: str) -> str:
     """The program after a change in about every eighth line."""
     for old, new in (
-        ("share", "divide"),
-        ("wants", "wishes"),
-        ("class Batch:", "class Batch:  # one step"),
-        ("slot.n_left", "slot.weight * slot.n_left"),
-        ("room = most - len(batch.tokens)", "room = max(most - len(batch.tokens), 0)"),
+        ("Job", "Request"),
+        ("SECONDS = 120.0", "SECONDS = 60.0"),
+        ("SHORT, LONG = 24, 384", "SHORT, LONG = 32, 512"),
+        ("prompt: list[int]", 'prompt: list[int]\n    name: str = ""'),
+        ("import threading\n", "import threading\nimport time\n"),
+        ("perf_counter", "monotonic"),
     ):
         program = program.replace(old, new)
     return program
+
+
+def document(record: dict[str, object]) -> str:
+    """A list of records as JSON."""
+    names = ("paper", "ink", "pens", "folders", "stamps", "glue", "string", "tape", "labels")
+    return json.dumps([record | {"id": i, "name": name} for i, name in enumerate(names)], indent=2)
+
+
+def raised(records: str) -> str:
+    """The document with another price in every record."""
+    return re.sub(r'"price": (\d+)', lambda found: f'"price": {int(found[1]) + 3}', records)
 
 
 if __name__ == "__main__":

@@ -214,6 +214,7 @@ static inline void scores_of(const Matrix& q, const Rows& k, int64_t begin, int6
   int64_t r = 0;
   dot_all<Load, 8>(q, r, k, begin, end, width, out, out_stride);
   dot_all<Load, 4>(q, r, k, begin, end, width, out, out_stride);
+  dot_all<Load, 3>(q, r, k, begin, end, width, out, out_stride);
   dot_all<Load, 2>(q, r, k, begin, end, width, out, out_stride);
   dot_all<Load, 1>(q, r, k, begin, end, width, out, out_stride);
 }
@@ -281,13 +282,15 @@ static inline void add_all(const Matrix& w, const Rows& v, Picked cells, int64_t
     add_rows<Load, 4>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
                       out + r * out_stride, out_stride);
   }
-  for (; r + 2 <= w.rows; r += 2) {
-    add_rows<Load, 2>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
-                      out + r * out_stride, out_stride);
-  }
-  if (r < w.rows) {
-    add_rows<Load, 1>(w.data + r * w.stride, w.stride, v, cells, width, fade + r,
-                      out + r * out_stride, out_stride);
+  const int64_t rest = w.rows - r;  // each count at once: a value is loaded once for its rows
+  const float* weights = w.data + r * w.stride;
+  float* sums = out + r * out_stride;
+  if (rest == 3) {
+    add_rows<Load, 3>(weights, w.stride, v, cells, width, fade + r, sums, out_stride);
+  } else if (rest == 2) {
+    add_rows<Load, 2>(weights, w.stride, v, cells, width, fade + r, sums, out_stride);
+  } else if (rest == 1) {
+    add_rows<Load, 1>(weights, w.stride, v, cells, width, fade + r, sums, out_stride);
   }
 }
 
