@@ -183,6 +183,14 @@ class Kalman(nn.Module):
             states.append(x)
         return torch.stack(states)
 
+def scaled(module: nn.Module) -> nn.Module:
+    """The module with weights of convolutions by which values keep their size, where random ones of
+    transformers shrink them to subnormal numbers, with which processors are slow."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight)
+    return module
+
 
 def image(n: int = 224) -> Tensor:
     return torch.randn(1, 3, n, n)
@@ -234,9 +242,9 @@ MODELS: dict[str, Callable[[], Made]] = {
     "unet": lambda: (UNet(), image(256)),
     "mobilenet_v3": lambda: (mobilenet_v3(), image()),
     "efficientnet_b0": lambda: (
-        First(tf.EfficientNetModel(tf.EfficientNetConfig(
+        scaled(First(tf.EfficientNetModel(tf.EfficientNetConfig(
             width_coefficient=1.0, depth_coefficient=1.0, image_size=224,
-            hidden_dim=1280))), image()),
+            hidden_dim=1280)))), image()),
     "vit_small": lambda: (
         First(tf.ViTModel(tf.ViTConfig(
             hidden_size=384, num_attention_heads=6, intermediate_size=1536))), image()),

@@ -1,4 +1,4 @@
-"""conv-add and conv-clamp: what they must match, what they must not, and what comes out."""
+"""Rewrites of convolutions: what they must match, what they must not, and what comes out."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from weft import _native
 from weft import graph as g
 from weft.backends import make_backend
 from weft.backends.reference.backend import ReferenceBackend
-from weft.graph.ops import ConvLastParams
+from weft.graph.ops import Activation, ConvLastParams
 from weft.graph.rewrite import REWRITES
 from weft.program import StepSpec
 
@@ -38,6 +38,7 @@ def f32(*shape: int) -> Any:
 
 X, R = f32(2, 5, 6, 4), f32(2, 5, 6, 8)
 W, B, ROW = f32(3, 3, 4, 8), f32(8), f32(1, 1, 1, 8)
+FACTOR = f32(2, 1, 1, 4)
 
 
 def conv(
@@ -48,14 +49,17 @@ def conv(
     return g.conv_2d_last(x, weft.constant(W, "w"), added, r, padding=1, low=low, high=high)
 
 
-def runs(make: Make, device: str = "reference") -> tuple[Counter[str], list[StepSpec], float]:
+def runs(
+    make: Make, device: str = "reference", data: dict[str, Any] | None = None
+) -> tuple[Counter[str], list[StepSpec], float]:
     """Ops and steps with rewrites, and how far apart results with and without them are."""
+    data = {"x": X, "r": R} if data is None else data
     chosen = Fusing() if device == "reference" else make_backend("cpu", target=device)
     results = []
     for names in ([], None):
-        out = make(weft.input("x", X.shape), weft.input("r", R.shape))
+        out = make(*(weft.input(name, data[name].shape) for name in "xr"))
         graph = weft.Graph(out.as_output("y"))
-        inputs = {name: {"x": X, "r": R}[name] for name in graph.inputs}
+        inputs = {name: data[name] for name in graph.inputs}
         program = weft.compile(graph, [chosen], rewrites=names)
         results.append(weft.Session(program).run(inputs)["y"])
     steps = [step for split in program.splits for step in split.steps]
@@ -100,6 +104,98 @@ def test_bounds(device: str, limited: Any, expected: tuple[float, float]) -> Non
     assert ops == {"CONV_2D_LAST": 1} and bounds(step) == expected and apart == 0
 
 
+FUNCTIONS = {
+    "sigmoid": Activation.SIGMOID, "silu": Activation.SILU, "hardswish": Activation.HARDSWISH,
+    "gelu": Activation.GELU, "gelu_erf": Activation.GELU_ERF, "hardsigmoid": Activation.HARDSIGMOID,
+}  # fmt: skip
+SHAPES = {
+    "one tap": ((2, 5, 6, 20), (1, 1, 20, 70), 0, 1),
+    "squares": ((1, 13, 14, 36), (3, 3, 36, 52), 1, 1),
+    "depthwise": ((2, 9, 8, 37), (3, 3, 1, 37), 1, 37),
+}
+"""Data, kernel, padding and groups: each has a kernel of its own."""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_functions_have_the_bits_of_a_step(device: str, name: str, shape: str) -> None:
+    sizes, kernel, padding, groups = SHAPES[shape]
+    data = {"x": f32(*sizes), "r": f32(*sizes[:3], kernel[3])}
+    w, b = f32(*kernel), f32(kernel[3])
+
+    def make(x: Tensor, r: Tensor) -> Tensor:
+        w_, b_ = weft.constant(w, "w"), weft.constant(b, "b")
+        made = g.conv_2d_last(x, w_, b_, r, padding=padding, groups=groups)
+        return getattr(g, name)(made)
+
+    ops, [step], apart = runs(make, device, data)
+    # the definition computes in float64 and rounds once less
+    assert ops == {"CONV_2D_LAST": 1} and apart <= (2e-6 if device == "reference" else 0)
+    assert isinstance(step.params, ConvLastParams)
+    assert step.params.function is FUNCTIONS[name]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sides", [((0, 0, 1, 2), (1, 1, 0, 0)), ((1, 2, 0, 0), (0, 3, 1, 1))])
+def test_zeros_around_the_data_are_padding(device: str, sides: Any) -> None:
+    (left, right, up, down), pads = sides[0], sides[1]
+
+    def make(x: Tensor, _: Tensor) -> Tensor:
+        x = g.pad_nd(x, (0, left, up, 0), (0, right, down, 0))
+        return g.conv_2d_last(x, weft.constant(W, "w"), padding=pads[:2], padding_after=pads[2:])
+
+    ops, [step], apart = runs(make, device)
+    assert ops == {"CONV_2D_LAST": 1} and apart == 0
+    assert isinstance(step.params, ConvLastParams)
+    assert step.params.padding == (left + pads[0], up + pads[1])
+    assert step.params.padding_after == (right + pads[2], down + pads[3])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "sizes", [(3, 7, 8, 33, 70), (2, 1, 1, 300, 5), (5, 10, 9, 24, 64)], ids=str
+)
+def test_a_factor_for_each_channel_and_image(device: str, sizes: tuple[int, ...]) -> None:
+    n, h, w, c, out = sizes
+    data = {"x": f32(n, h, w, c), "r": f32(n, 1, 1, c)}
+    kernel, row = f32(1, 1, c, out), f32(out)
+
+    def make(x: Tensor, r: Tensor) -> Tensor:
+        k, b = weft.constant(kernel, "w"), weft.constant(row, "b")
+        return g.pointwise("relu6", g.conv_2d_last(g.mul(x, r), k, b))
+
+    ops, [step], apart = runs(make, device, data)
+    assert ops == {"CONV_2D_LAST": 1} and len(step.src) == 5 and apart < 2e-5
+    assert bounds(step) == (0.0, 6.0)
+
+
+def test_a_factor_for_each_pixel_is_none_for_each_channel() -> None:
+    data = {"x": f32(2, 2, 3, 6), "r": f32(2, 6, 1)}  # as many pixels as channels
+    kernel = f32(1, 1, 6, 8)
+
+    def make(x: Tensor, r: Tensor) -> Tensor:
+        product = g.mul(g.reshape(x, 6, 6, 2, 1), r)
+        return g.conv_2d_last(g.reshape(product, 6, 3, 2, 2), weft.constant(kernel, "w"))
+
+    ops, _, apart = runs(make, data=data)
+    assert ops == {"CONV_2D_LAST": 1, "MUL": 1} and apart == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_factor_and_a_residual(device: str) -> None:
+    kernel = f32(1, 1, 4, 8)
+
+    def make(x: Tensor, r: Tensor) -> Tensor:
+        factor = g.sigmoid(g.reduce("mean", x, (1, 2)))
+        made = g.conv_2d_last(g.mul(x, factor), weft.constant(kernel, "w"))
+        return g.add(made, r)
+
+    ops, steps, apart = runs(make, device)
+    assert ops["CONV_2D_LAST"] == 1 and not {"MUL", "ADD"} & ops.keys() and apart < 1e-5
+    assert len(steps[-1].src) == 5
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_block_of_a_residual_net(device: str) -> None:
     ops, [step], apart = runs(lambda x, r: g.pointwise("relu", g.add(conv(x), r)), device)
@@ -125,7 +221,17 @@ UNMATCHED: dict[str, tuple[Make, dict[str, int]]] = {
         lambda x, _: twice(conv(x), lambda t: g.pointwise("relu", t)),
         {"MAP": 1, "MUL": 1},
     ),
-    "another function": (lambda x, _: g.pointwise("sigmoid", conv(x)), {"UNARY": 1}),
+    "another function": (lambda x, _: g.softplus(conv(x)), {"UNARY": 1}),
+    "a function of a limited one": (lambda x, _: g.silu(conv(x, 0.0, 6.0)), {"UNARY": 1}),
+    "padding with ones": (
+        lambda x, _: conv(g.pad_nd(x, (0, 1, 0, 0), (0, 0, 0, 0), value=1.0)),
+        {"PAD_ND": 1},
+    ),
+    "less data": (lambda x, _: conv(g.pad_nd(x, (0, -1, 0, 0), (0, 0, 0, 0))), {"PAD_ND": 1}),
+    "a factor before several taps": (
+        lambda x, _: conv(g.mul(x, weft.constant(FACTOR, "f"))),
+        {"MUL": 1},
+    ),
     "a difference": (lambda x, r: g.sub(conv(x), r), {"SUB": 1}),
     "an output": (lambda x, _: g.pointwise("relu", conv(x).as_output("z")), {"MAP": 1}),
     "in other sizes": (

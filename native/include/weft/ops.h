@@ -85,6 +85,14 @@ enum class RopeMode : int64_t {
   kNormal = 0, kNeox = 2, kMrope = 8, kVision = 24, kImrope = 40
 };
 
+enum class Activation : int64_t {
+  kRelu = 0, kTanh = 1, kSigmoid = 2, kSilu = 3, kGelu = 4, kGeluQuick = 5, kGeluErf = 6,
+  kHardswish = 7, kHardsigmoid = 8, kClamp = 9
+};
+
+template <>
+inline constexpr int64_t kMembers<Activation> = 10;
+
 enum class PoolKind : int64_t {
   kAvg = 0, kMax = 1, kMaxIndex = 2, kMaxFinite = 3
 };
@@ -113,14 +121,6 @@ enum class PadMode : int64_t {
 
 template <>
 inline constexpr int64_t kMembers<PadMode> = 4;
-
-enum class Activation : int64_t {
-  kRelu = 0, kTanh = 1, kSigmoid = 2, kSilu = 3, kGelu = 4, kGeluQuick = 5, kGeluErf = 6,
-  kHardswish = 7, kHardsigmoid = 8, kClamp = 9
-};
-
-template <>
-inline constexpr int64_t kMembers<Activation> = 10;
 
 enum class RnnCell : int64_t {
   kLstm = 0, kGru = 1, kTanh = 2, kRelu = 3
@@ -297,7 +297,8 @@ enum class ConvNdSlot : int {
 
 // Parameters of CONV_2D_LAST.
 enum class ConvLastSlot : int {
-  kStride = 0, kPadding = 2, kDilation = 4, kGroups = 6, kLow = 7, kHigh = 8, kSlots = 9
+  kStride = 0, kPadding = 2, kPaddingAfter = 4, kDilation = 6, kGroups = 8, kFunction = 9,
+  kLow = 10, kHigh = 11, kSlots = 12
 };
 
 // Parameters of POOL_ND.
@@ -581,8 +582,8 @@ inline constexpr OpInfo kOpInfo[] = {
    "DSV4_HC_POST 3..4"},
   {"CONV_ND", 2, 3, 16, false,
    "CONV_ND 2..3 dims:int channels:int groups:int stride:int[3] padding:int[3] dilation:int[3] output_padding:int[3] transposed:bool"},
-  {"CONV_2D_LAST", 2, 4, 9, false,
-   "CONV_2D_LAST 2..4 stride:int[2] padding:int[2] dilation:int[2] groups:int low:float high:float"},
+  {"CONV_2D_LAST", 2, 5, 12, false,
+   "CONV_2D_LAST 2..5 stride:int[2] padding:int[2] padding_after:int[2] dilation:int[2] groups:int function:Activation(RELU=0,TANH=1,SIGMOID=2,SILU=3,GELU=4,GELU_QUICK=5,GELU_ERF=6,HARDSWISH=7,HARDSIGMOID=8,CLAMP=9) low:float high:float"},
   {"POOL_ND", 1, 1, 17, false,
    "POOL_ND 1..1 kind:PoolKind(AVG=0,MAX=1,MAX_INDEX=2,MAX_FINITE=3) dims:int kernel:int[3] stride:int[3] padding:int[3] dilation:int[3] count_include_pad:bool divisor:int adaptive:bool"},
   {"INTERPOLATE", 1, 1, 6, false,

@@ -161,6 +161,8 @@ def pair(first: nn.Module, channels: int) -> nn.Module:
         nn.Conv2d(1, 7, 3),
         nn.Conv2d(1, 1, 3, groups=1),
         nn.Conv2d(6, 5, 3, padding="same"),
+        nn.ConvTranspose2d(6, 5, 2, 2),
+        nn.ConvTranspose2d(6, 7, (1, 3), (1, 3), bias=False),
     ],
 )
 def test_kinds_of_convolutions(layer: nn.Module) -> None:
@@ -174,6 +176,9 @@ def test_kinds_of_convolutions(layer: nn.Module) -> None:
         nn.Conv2d(6, 9, 3, groups=3),
         nn.Conv2d(6, 12, 3, groups=6),
         nn.ConvTranspose2d(6, 5, 3, 2, 1, 1),
+        nn.ConvTranspose2d(6, 6, 2, 2, groups=2),
+        nn.ConvTranspose2d(6, 5, 2, 2, 1),
+        nn.ConvTranspose2d(6, 5, 2, 3),
     ],
 )
 def test_others_stay_in_planes(layer: nn.Module) -> None:
@@ -327,3 +332,33 @@ def test_a_mobilenet_is_convolutions_and_one_copy() -> None:
     assert steps(program) == ["CONT", *["CONV_2D_LAST"] * 11, "REDUCE", "MUL_MAT"]
     names = {t.name for t in program.graph.nodes if t.op.name == "CONV_2D_LAST"}
     assert all(not name.startswith("node") for name in names)
+
+
+class Squeezed(nn.Module):
+    """An inverted residual of EfficientNet: squeeze and excitation, zeros on one side."""
+
+    def __init__(self, a: int, b: int, stride: int) -> None:
+        super().__init__()
+        wide, self.pads = 4 * a, (0, 1, 0, 1) if stride == 2 else (1, 1, 1, 1)
+        self.up = nn.Sequential(*normed(a, wide, 1), nn.SiLU())
+        deep = [nn.Conv2d(wide, wide, 3, stride, groups=wide, bias=False), nn.BatchNorm2d(wide)]
+        self.deep = nn.Sequential(*deep, nn.SiLU())
+        squeeze = [nn.Conv2d(wide, 2, 1), nn.SiLU(), nn.Conv2d(2, wide, 1), nn.Sigmoid()]
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), *squeeze)
+        self.down = nn.Sequential(*normed(wide, b, 1))
+        self.adds = stride == 1 and a == b
+
+    def forward(self, x: Any) -> Any:
+        y = self.deep(F.pad(self.up(x), self.pads))
+        y = self.down(y * self.gate(y))
+        return x + y if self.adds else y
+
+
+def test_an_efficientnet_is_convolutions_and_one_copy() -> None:
+    torch.manual_seed(0)
+    blocks = [Squeezed(8, 12, 2), Squeezed(12, 12, 1)]
+    layers = [*normed(3, 8, 3, 2), nn.SiLU(), *blocks, *normed(12, 24, 1), nn.SiLU(), *head(24)]
+    program = check(nn.Sequential(*layers), images(2, 3, 40, 36))
+    block = ["CONV_2D_LAST"] * 2 + ["REDUCE"] + ["CONV_2D_LAST"] * 3
+    expected = ["CONT", "CONV_2D_LAST", *block, *block, "CONV_2D_LAST", "REDUCE", "MUL_MAT"]
+    assert steps(program) == expected

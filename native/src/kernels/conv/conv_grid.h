@@ -15,6 +15,7 @@ struct Axis {
   int64_t step = 0;  // bytes between neighbours in the data
   int64_t stride = 1;
   int64_t padding = 0;
+  int64_t behind = 0;  // padding behind the data; CONV_2D_LAST alone has it
   int64_t dilation = 1;
 
   // Where tap k of output 0 lies.

@@ -19,9 +19,11 @@ constexpr int64_t kPanelChannels = kPanel * kLanes;
 constexpr int64_t kNear = 6144;   // weights of several panels that the first cache has room for
 constexpr int64_t kSlab = 16384;  // weights of a part that are in the second cache at a time
 
-// How the work is cut.
+// How the work is cut. With a scale, whose weights are of one image, blocks are of one, too.
 struct Cut {
-  int64_t block, blocks;  // positions of one
+  int64_t positions;  // of an image, or of all
+  int64_t images;
+  int64_t block, blocks;  // positions of one; of all images
   int64_t panels, parts;  // panels of a part
   // Threads begin in shares of the items of their own. So each reads its share of what is more,
   // which it has mostly written itself: of the data (all parts of a block, then the next block), or
@@ -31,23 +33,32 @@ struct Cut {
   Cut(const LastPlan& p, int n_threads) {
     const int64_t all = (p.out_channels + kPanelChannels - 1) / kPanelChannels;
     const int64_t wanted = 8 * int64_t{n_threads};
+    images = p.scaled ? p.batches : 1;
+    positions = p.positions / images;
     block = kBlockRows;
     // for many threads, but not so few positions that weights are fetched more than used
-    while (block > 2 * kTileRows && (p.positions + block - 1) / block * all < wanted / 2)
-      block /= 2;
+    while (block > 2 * kTileRows && blocks_of_all() * all < wanted / 2) block /= 2;
     by_blocks = p.positions * (p.channels + p.out_channels) > p.depth() * p.out_channels;
-    blocks = (p.positions + block - 1) / block;
+    blocks = blocks_of_all();
     if (by_blocks && blocks < 4 * n_threads) {
       // as many for each thread
       blocks = round_up(blocks, n_threads);
-      block = min64(block, (p.positions + blocks - 1) / blocks);
-      blocks = (p.positions + block - 1) / block;
+      block = max64(1, min64(block, (p.positions + blocks - 1) / blocks));
+      blocks = blocks_of_all();
     }
     const int64_t cuts = blocks >= wanted ? 1 : (wanted + blocks - 1) / max64(1, blocks);
     panels = max64(1, all / max64(1, min64(all, cuts)));
     parts = (all + panels - 1) / panels;
   }
   int64_t items() const { return blocks * parts; }
+  int64_t blocks_of_all() const { return (positions + block - 1) / block * images; }
+  int64_t image_of(int64_t number) const { return number / (blocks / images); }
+  int64_t first(int64_t number) const {
+    return image_of(number) * positions + number % (blocks / images) * block;
+  }
+  int64_t size(int64_t number) const {
+    return min64(block, positions - number % (blocks / images) * block);
+  }
   int64_t block_of(int64_t item) const { return by_blocks ? item / parts : item % blocks; }
   int64_t part_of(int64_t item) const { return by_blocks ? item % parts : item / blocks; }
 };
@@ -70,7 +81,8 @@ struct Scratch {
     bias = pieces.take<float>(round_up(p.out_channels, kPanelChannels));
     panel = pieces.take<float>(max64(kNear, kPanelDeep * kPanelChannels));
     zeros = pieces.take<float>(p.run);
-    edges = pieces.take<float>(p.merged && p.x.padding > 0 ? kBlockRows * p.depth() : 0);
+    edges = pieces.take<float>(
+        p.merged && (p.x.padding > 0 || p.x.behind > 0) ? kBlockRows * p.depth() : 0);
     used = static_cast<size_t>(pieces.next - memory) + 64;
   }
 };
@@ -153,9 +165,11 @@ void see(const Call& call, const LastPlan& p, const Scratch& s, int64_t first, i
 }
 
 // Weights of channels that do not fill their vectors, with zeros behind.
-void pack(const float* from, int64_t step, int64_t n, int64_t width, int64_t deep, float* to) {
+void pack(const float* from, int64_t step, const float* scale, int64_t n, int64_t width,
+          int64_t deep, float* to) {
   for (int64_t k = 0; k < deep; ++k, from += step, to += width) {
-    for (int64_t i = 0; i < width; ++i) to[i] = i < n ? from[i] : 0;
+    const float factor = scale == nullptr ? 1 : scale[k];
+    for (int64_t i = 0; i < width; ++i) to[i] = i < n ? from[i] * factor : 0;
   }
 }
 
@@ -177,16 +191,17 @@ void fetch(const float* weights, int64_t step, int64_t width, int64_t begin, int
   }
 }
 
-// Positions of a block and output channels `begin` to `end`. `next`: the first of those that come
-// after them, else -1.
-void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t begin, int64_t end,
-              int64_t next, int64_t n) {
+// Positions of a block and output channels `begin` to `end`, `scale` of their image. `next`: the
+// first of those that come after them, else -1.
+void multiply(const Call& call, const LastPlan& p, const Scratch& s, const float* scale,
+              int64_t begin, int64_t end, int64_t next, int64_t n) {
   const auto* weights = reinterpret_cast<const float*>(call.src[1]->data);
   LastTile t = {};
   t.panel = s.panel;
   t.step = p.out_channels;
   t.low = p.low;
   t.high = p.high;
+  t.function = p.function;
   const int64_t width = end - begin;
   const int64_t deepest = max64(kPanelDeep / 4, min64(kPanelDeep, kSlab / width));
   const int64_t runs = max64(1, deepest / p.run);
@@ -198,6 +213,7 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t beg
     t.runs = min64(runs, p.runs - first);
     for (t.from = 0; t.from < p.run; t.from += piece) {
       t.run = min64(piece, p.run - t.from);
+      t.scale = scale == nullptr ? nullptr : scale + t.from;
       t.last = first + t.runs == p.runs && t.from + t.run == p.run;
       const bool begins = first == 0 && t.from == 0;
       const int64_t deep = t.runs * t.run;
@@ -226,7 +242,7 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t beg
             t.panel = s.panel + (near ? at * deep : 0);
             bool fresh = tiles.begin == 0;
             if (fresh && t.lanes < kLanes) {
-              pack(t.weights, t.step, channels, vectors * kLanes, deep, t.panel);
+              pack(t.weights, t.step, t.scale, channels, vectors * kLanes, deep, t.panel);
               fresh = false;
             }
             (fresh ? last_tile_of<true>(tiles.size(), vectors)
@@ -252,9 +268,8 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   int64_t of_block = -1, of_part = -1;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t part = cut.part_of(item), block = cut.block_of(item);
-    const int64_t first = block * cut.block;
-    const int64_t n = min64(cut.block, p.positions - first);
-    if (block != of_block) see(call, p, s, first, n);
+    const int64_t n = cut.size(block);
+    if (block != of_block) see(call, p, s, cut.first(block), n);
     of_block = block;
     const int64_t from = part * cut.panels * kPanelChannels;
     const int64_t to = min64(from + cut.panels * kPanelChannels, p.out_channels);
@@ -262,7 +277,11 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     of_part = part;
     // this thread most likely goes on with the next item, whether it has claimed it or not
     const int64_t after = item + 1 < cut.items() ? cut.part_of(item + 1) : part;
-    multiply(call, p, s, from, to, after == part ? -1 : after * cut.panels * kPanelChannels, n);
+    const int64_t next = after == part ? -1 : after * cut.panels * kPanelChannels;
+    const float* scale = p.scaled ? reinterpret_cast<const float*>(
+                                        row_data(*call.src[4], Index{0, 0, cut.image_of(block)}))
+                                  : nullptr;
+    multiply(call, p, s, scale, from, to, next, n);
   }
 }
 
@@ -307,6 +326,10 @@ const char* check(const Call& call) {
   const Tensor& dst = call.dst;
   if (!steps_are_legal<ConvLastSlot>(call, 2)) return kBadSteps;
   if (!is_count(call, ConvLastSlot::kGroups, 1)) return "groups must be 1 or more";
+  if (!call.is_one<Activation>(ConvLastSlot::kFunction)) return "unknown function number";
+  for (int d = 0; d < 2; ++d) {
+    if (!is_count(call, ConvLastSlot::kPaddingAfter, 0, d)) return kBadSteps;
+  }
   if (!is_f32_rows(x) || !is_f32_rows(dst)) return "data and result must be rows of f32 channels";
   if (!is_packed_f32(kernel)) return "needs an f32 kernel without gaps";
   const LastPlan p(call);
@@ -317,7 +340,7 @@ const char* check(const Call& call) {
     return "kernel, data and result differ in channels or batches";
   }
   for (const Axis& a : {p.x, p.y}) {
-    const int64_t room = a.in + 2 * a.padding - a.dilation * (a.taps - 1) - 1;
+    const int64_t room = a.in + a.padding + a.behind - a.dilation * (a.taps - 1) - 1;
     if (a.taps < 1 || room < 0 || a.out != room / a.stride + 1)
       return "the result has another size";
   }
@@ -328,6 +351,12 @@ const char* check(const Call& call) {
   const Tensor* residual = call.src[3];
   if (residual != nullptr && (!is_f32_rows(*residual) || !same_shape(*residual, dst))) {
     return "the residual must be f32 and of the result's shape";
+  }
+  const Tensor* scale = call.src[4];
+  if (scale == nullptr) return nullptr;
+  if (p.depthwise || p.x.taps * p.y.taps != 1) return "with a scale, one tap and one group";
+  if (!is_packed_f32(*scale) || !has_shape(*scale, x.ne[0], 1, 1, x.ne[3])) {
+    return "needs an f32 factor for each channel of an image";
   }
   return nullptr;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/conv/conv_grid.h"
+#include "kernels/conv/conv_last_function.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -21,6 +22,8 @@ struct LastPlan {
   const char* data;
   int64_t batch_step;  // bytes
   float low, high;
+  RowsFunction function;  // of the result; null: none but the bounds
+  bool scaled;            // by a factor for each channel of an image
 
   explicit LastPlan(const Call& call) {
     const Tensor& t = *call.src[0];
@@ -28,6 +31,7 @@ struct LastPlan {
     Axis axes[2];
     read_steps<ConvLastSlot>(call, 2, axes);
     for (int d = 0; d < 2; ++d) {
+      axes[d].behind = call.i(ConvLastSlot::kPaddingAfter, d);
       axes[d].in = t.ne[1 + d];
       axes[d].taps = kernel.ne[2 + d];
       axes[d].out = call.dst.ne[1 + d];
@@ -46,8 +50,10 @@ struct LastPlan {
     run = merged ? x.taps * channels : channels;
     data = t.data;
     batch_step = t.nb[3];
-    low = call.f(ConvLastSlot::kLow);
-    high = call.f(ConvLastSlot::kHigh);
+    function = function_of(call.as<Activation>(ConvLastSlot::kFunction));
+    low = function == nullptr ? call.f(ConvLastSlot::kLow) : -__builtin_inff();
+    high = function == nullptr ? call.f(ConvLastSlot::kHigh) : __builtin_inff();
+    scaled = call.src[4] != nullptr;
   }
 
   int64_t depth() const { return runs * run; }

@@ -124,6 +124,8 @@ static inline DepthwiseFunction depthwise_of(const LastPlan& p, int64_t outputs)
   if (plain && p.x.taps == 3 && p.x.stride == 1) return depthwise_of<3, 1>(outputs);
   if (plain && p.x.taps == 3 && p.x.stride == 2) return depthwise_of<3, 2>(outputs);
   if (plain && p.x.taps == 5 && p.x.stride == 1) return depthwise_of<5, 1>(outputs);
+  if (plain && p.x.taps == 5 && p.x.stride == 2) return depthwise_of<5, 2>(outputs);
+  if (plain && p.x.taps == 7 && p.x.stride == 1) return depthwise_of<7, 1>(outputs);
   return depthwise_of<0, 0>(outputs);
 }
 
@@ -221,6 +223,10 @@ static inline void run_depthwise(const Call& call, const LastPlan& p, int64_t be
         t.residual_step = residual->nb[1];
       }
       depthwise_of(p, n)(t, first, last);
+      if (p.function == nullptr) continue;
+      float* rows[kOutputs];
+      for (int64_t r = 0; r < n; ++r) rows[r] = reinterpret_cast<float*>(t.out + r * t.out_step);
+      p.function(rows, n, first, last - first);
     }
   }
 }

@@ -16,12 +16,12 @@ constexpr int64_t kReach = kSide + 2;  // inputs
 constexpr int64_t kMatrices = kReach * kReach;
 constexpr int64_t kApart =
     16;  // floats between matrices, which would share places in the caches without them
-constexpr int64_t kWide = kPanel * kLanes;  // output channels of a panel
 
 struct Squares {
   const LastPlan& p;
   int64_t across, down, number;  // squares of a row, of a column, of all images
   int64_t panels, parts, panels_of_part;
+  int64_t vectors, wide;        // of output channels of a panel, and these channels
   int64_t room, block, blocks;  // squares that a block may have, and has
   int64_t row, v_step, m_step;  // floats of a square's row, and between matrices
 
@@ -29,7 +29,10 @@ struct Squares {
     across = (p.x.out + kSide - 1) / kSide;
     down = (p.y.out + kSide - 1) / kSide;
     number = across * down * p.batches;
-    panels = (p.out_channels + kWide - 1) / kWide;
+    const int64_t all = (p.out_channels + kLanes - 1) / kLanes;
+    panels = (all + kPanel - 1) / kPanel;
+    vectors = (all + panels - 1) / max64(1, panels);
+    wide = vectors * kLanes;
     row = round_up(p.channels, kLanes);
     // what is made of the inputs stays in the second cache
     room = max64(2, min64(8, kNearInputs / (kMatrices * row * kTileRows))) * kTileRows;
@@ -42,7 +45,7 @@ struct Squares {
     parts = (panels + panels_of_part - 1) / panels_of_part;
     block = blocks == 0 ? 0 : (number + blocks - 1) / blocks;
     v_step = room * row + kApart;
-    m_step = room * kWide + kApart;
+    m_step = room * wide + kApart;
   }
 
   // Whether that pays. Images must be large enough for the time that weights take, channels enough
@@ -52,20 +55,19 @@ struct Squares {
     const bool plain = !p.depthwise && !p.merged && p.x.taps == 3 && p.y.taps == 3 &&
                        p.x.stride == 1 && p.y.stride == 1 && p.x.dilation == 1 && p.y.dilation == 1;
     return plain && p.channels >= 32 && p.out_channels >= 32 &&
-           panels * kWide * 4 <= p.out_channels * 5 && across >= 4 && down >= 4 &&
+           panels * wide * 4 <= p.out_channels * 5 && across >= 4 && down >= 4 &&
            across * down >= kLeast;
   }
   int64_t items() const { return blocks * parts; }
+  // Floats from one matrix of a panel's weights to the next.
+  int64_t u_step() const { return p.channels * wide + kApart; }
 
   static constexpr int64_t kNearInputs = 98304;  // floats
   static constexpr int64_t kLeast = 36;
 };
 
-// Floats from one matrix of a panel's weights to the next.
-static inline int64_t u_step(const LastPlan& p) { return p.channels * kWide + kApart; }
-
 static inline size_t squares_weights(const Squares& s) {
-  return static_cast<size_t>(s.panels * kMatrices * u_step(s.p)) * sizeof(float);
+  return static_cast<size_t>(s.panels * kMatrices * s.u_step()) * sizeof(float);
 }
 
 // One dimension of what becomes of the taps.
@@ -78,8 +80,8 @@ static inline void reach_of_taps(vf a, vf b, vf c, vf* out) {
 }
 
 // Weights of a vector of output channels for an input channel to the 16 matrices.
-static inline void enter_taps(const LastPlan& p, const float* from, int64_t n, float* to) {
-  const int64_t tap = p.channels * p.out_channels, step = u_step(p);
+static inline void enter_taps(const Squares& s, const float* from, int64_t n, float* to) {
+  const int64_t tap = s.p.channels * s.p.out_channels, step = s.u_step();
   vf columns[3][kReach];
 #pragma GCC unroll 3
   for (int x = 0; x < 3; ++x) {
@@ -100,17 +102,18 @@ static inline void enter_taps(const LastPlan& p, const float* from, int64_t n, f
   }
 }
 
-// Weights of input channels `begin` to `end`: [panel][matrix][channel][kWide].
+// Weights of input channels `begin` to `end`: [panel][matrix][channel][wide].
 static inline void prepare_squares(const Call& call, int64_t begin, int64_t end) {
   const LastPlan p(call);
+  const Squares s(p, call.n_threads);
   const auto* weights = reinterpret_cast<const float*>(call.src[1]->data);
   auto* all = reinterpret_cast<float*>(call.shared);
-  const int64_t filled = round_up(p.out_channels, kWide);
+  const int64_t filled = s.panels * s.wide;
   for (int64_t c = begin; c < end; ++c) {
     for (int64_t at = 0; at < filled; at += kLanes) {
-      const int64_t panel = at / kWide;
-      float* to = all + panel * kMatrices * u_step(p) + c * kWide + (at - panel * kWide);
-      enter_taps(p, weights + c * p.out_channels + at, max64(0, p.out_channels - at), to);
+      const int64_t panel = at / s.wide;
+      float* to = all + panel * kMatrices * s.u_step() + c * s.wide + (at - panel * s.wide);
+      enter_taps(s, weights + c * p.out_channels + at, max64(0, p.out_channels - at), to);
     }
   }
 }
@@ -148,34 +151,53 @@ static inline void enter_square(const LastPlan& p, const float* const* seen, flo
 }
 
 // kR squares times a panel of one matrix.
-template <int kR>
+template <int kR, int kV>
 static void square_tile(const float* v, int64_t row, const float* u, int64_t channels, float* m) {
-  vf sum[kR][kPanel] = {};
-  for (int64_t c = 0; c < channels; ++c, u += kWide) {
-    vf w[kPanel];
+  constexpr int64_t kStep = kV * kLanes;
+  vf sum[kR][kV] = {};
+  for (int64_t c = 0; c < channels; ++c, u += kStep) {
+    vf w[kV];
 #pragma GCC unroll 8
-    for (int i = 0; i < kPanel; ++i) w[i] = load(u + i * kLanes);
+    for (int i = 0; i < kV; ++i) w[i] = load(u + i * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kR; ++r) {
       const vf value = splat(v[r * row + c]);
 #pragma GCC unroll 8
-      for (int i = 0; i < kPanel; ++i) sum[r][i] = fma(value, w[i], sum[r][i]);
+      for (int i = 0; i < kV; ++i) sum[r][i] = fma(value, w[i], sum[r][i]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kPanel; ++i) store(m + r * kWide + i * kLanes, sum[r][i]);
+    for (int i = 0; i < kV; ++i) store(m + r * kStep + i * kLanes, sum[r][i]);
   }
 }
 
 using SquareTile = void (*)(const float*, int64_t, const float*, int64_t, float*);
-constexpr SquareTile kSquareTiles[kTileRows] = {square_tile<1>, square_tile<2>, square_tile<3>,
-                                                square_tile<4>, square_tile<5>, square_tile<6>};
+
+// By the number of squares.
+template <int kV>
+constexpr SquareTile kSquareTiles[kTileRows] = {square_tile<1, kV>, square_tile<2, kV>,
+                                                square_tile<3, kV>, square_tile<4, kV>,
+                                                square_tile<5, kV>, square_tile<6, kV>};
+
+static inline const SquareTile* square_tiles_of(int64_t vectors) {
+  constexpr int kThree = kPanel >= 3 ? 3 : kPanel;
+  switch (vectors) {
+    case 1:
+      return kSquareTiles<1>;
+    case 2:
+      return kSquareTiles<2>;
+    case 3:
+      return kSquareTiles<kThree>;
+    default:
+      return kSquareTiles<kPanel>;
+  }
+}
 
 struct SquareScratch {
   float* v;  // [matrix][square][channel]
-  float* m;  // [matrix][square][kWide]
+  float* m;  // [matrix][square][wide]
   float* zeros;
   size_t used;
 
@@ -221,13 +243,13 @@ static inline void leave_squares(const Call& call, const Squares& s, const Squar
   const LastPlan& p = s.p;
   const Tensor *bias = call.src[2], *residual = call.src[3];
   const vf low = splat(p.low), high = splat(p.high);
-  const int64_t width = min64(kWide, p.out_channels - channel);
+  const int64_t width = min64(s.wide, p.out_channels - channel);
   for (int64_t i = 0; i < n; ++i) {
     const SquarePlace at(s, first + i);
     for (int64_t c = 0; c < width; c += kLanes) {
       const int64_t lanes = min64(kLanes, width - c);
       const bool whole = lanes == kLanes;
-      const float* m = scratch.m + i * kWide + c;
+      const float* m = scratch.m + i * s.wide + c;
       vf lines[kSide][kReach];
 #pragma GCC unroll 4
       for (int x = 0; x < kReach; ++x) {
@@ -266,6 +288,15 @@ static inline void leave_squares(const Call& call, const Squares& s, const Squar
         }
       }
     }
+    if (p.function == nullptr) continue;
+    float* rows[kSide * kSide];
+    int64_t there = 0;
+    for (int64_t y = at.y; y < min64(at.y + kSide, p.y.out); ++y) {
+      for (int64_t x = at.x; x < min64(at.x + kSide, p.x.out); ++x) {
+        rows[there++] = reinterpret_cast<float*>(row_data(call.dst, Index{x, y, at.batch}));
+      }
+    }
+    p.function(rows, there, channel, width);
   }
 }
 
@@ -275,6 +306,7 @@ static inline void run_squares(const Call& call, const Squares& s, int64_t begin
   const SquareScratch scratch(s, memory);
   fill_zeros(scratch.zeros, s.row);
   const auto* weights = reinterpret_cast<const float*>(call.shared);
+  const SquareTile* tile_of = square_tiles_of(s.vectors);
   int64_t of_block = -1;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t part = item % s.parts, block = item / s.parts;
@@ -287,14 +319,13 @@ static inline void run_squares(const Call& call, const Squares& s, int64_t begin
     const int64_t count = (n + kTileRows - 1) / kTileRows;
     for (int64_t panel = from; panel < to; ++panel) {
       for (int64_t k = 0; k < kMatrices; ++k) {
-        const float* u = weights + (panel * kMatrices + k) * u_step(p);
+        const float* u = weights + (panel * kMatrices + k) * s.u_step();
         for (Shares tiles(n, count); tiles.more(); tiles.next()) {
-          kSquareTiles[tiles.size() - 1](scratch.v + k * s.v_step + tiles.begin * s.row, s.row, u,
-                                         p.channels,
-                                         scratch.m + k * s.m_step + tiles.begin * kWide);
+          tile_of[tiles.size() - 1](scratch.v + k * s.v_step + tiles.begin * s.row, s.row, u,
+                                    p.channels, scratch.m + k * s.m_step + tiles.begin * s.wide);
         }
       }
-      leave_squares(call, s, scratch, first, n, panel * kWide);
+      leave_squares(call, s, scratch, first, n, panel * s.wide);
     }
   }
 }

@@ -12,6 +12,7 @@ constexpr int kTileRows = 6;
 constexpr int kPanel = kRegisters == 32 ? 4 : 2;
 // Rows of weights of a panel, which stays in the first cache.
 constexpr int64_t kPanelDeep = 512 / kPanel;
+constexpr int kPerLine = 16 / kLanes;           // vectors in a line of the cache
 constexpr int64_t kBlockRows = 14 * kTileRows;  // positions that are worked on together
 
 struct LastTile {
@@ -20,14 +21,16 @@ struct LastTile {
   int64_t runs, run;
   const float* weights;  // of these channels, rows `step` floats apart; null: the panel has them
   int64_t step;
-  float* panel;       // [runs * run][vectors]: the weights, side by side
-  const float* bias;  // null: sums go on from what is there
-  float* const* out;  // of each position
+  const float* scale;  // of the channels of `weights`; null: none
+  float* panel;        // [runs * run][vectors]: the weights, side by side
+  const float* bias;   // null: sums go on from what is there
+  float* const* out;   // of each position
   const float* const* residual;
   int64_t channel;  // where in `out` and `residual`
   int64_t lanes;    // of the last vector
-  bool last;        // of all weights: the residual is added, the bounds kept
+  bool last;        // of all weights: the residual is added, the bounds kept, the function applied
   float low, high;
+  RowsFunction function;
 };
 
 // kR positions by kV vectors. Weights that are fresh are put into the panel on the way: in memory
@@ -47,6 +50,18 @@ static void last_tile(const LastTile& t) {
                                     : load_part(there, lanes);
     }
   }
+  const bool adds = t.last && t.residual != nullptr;
+  // what is read and written at the end is on its way meanwhile
+  if (t.last) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kV; v += kPerLine) {
+        __builtin_prefetch(out[r] + channel + v * kLanes, 1);
+        if (adds) __builtin_prefetch(t.residual[r] + channel + v * kLanes);
+      }
+    }
+  }
   const float* fresh = t.weights;
   float* panel = t.panel;
   const int64_t run = t.run, step = t.step;
@@ -59,6 +74,7 @@ static void last_tile(const LastTile& t) {
 #pragma GCC unroll 8
       for (int v = 0; v < kV; ++v) {
         w[v] = load((kFresh ? fresh : panel) + v * kLanes);
+        if (kFresh && t.scale != nullptr) w[v] *= splat(t.scale[k]);
         if (kFresh) store(panel + v * kLanes, w[v]);
       }
 #pragma GCC unroll 8
@@ -73,7 +89,6 @@ static void last_tile(const LastTile& t) {
   }
   const vf low = splat(t.last ? t.low : -__builtin_inff());
   const vf high = splat(t.last ? t.high : __builtin_inff());
-  const bool adds = t.last && t.residual != nullptr;
 #pragma GCC unroll 8
   for (int r = 0; r < kR; ++r) {
     if (adds) {
@@ -92,6 +107,9 @@ static void last_tile(const LastTile& t) {
     } else {
       store_part(to + (kV - 1) * kLanes, tail, lanes);
     }
+  }
+  if (t.last && t.function != nullptr) {
+    t.function(out, kR, channel, (kV - 1) * kLanes + lanes);
   }
 }
 

@@ -54,7 +54,7 @@ void run_unary(const Call& call, int64_t begin, int64_t end, char*) {
     case kSilu:
       return go([](vf x) { return silu(x); });
     case kHardswish:
-      return go([](vf x) { return x * hard_sigmoid(x); });
+      return go([](vf x) { return hard_swish(x); });
     case kHardsigmoid:
       return go([](vf x) { return hard_sigmoid(x); });
     case kExp:

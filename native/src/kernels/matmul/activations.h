@@ -13,7 +13,7 @@ static inline vf limit(vf x, vf low, vf high) {
   return x > high ? high : x;
 }
 
-static inline vf silu(vf x) { return x / (exp(-x) + 1.0f); }
+static inline vf silu(vf x) { return x / one_and_exp(-x); }
 
 // The tanh form of GELU with its ends cut off. 0.5 (1 + tanh(u)) is sigmoid(2u), which does not
 // cancel on the negative side.
@@ -58,10 +58,20 @@ static inline vf gelu_erf(vf x) {
 }
 
 static inline vf hard_sigmoid(vf x) {
-  const vf y = (x + 3.0f) / 6.0f;
-  const vf low = y > 0.0f ? y : vf{};
-  return low < 1.0f ? low : splat(1.0f);
+  // a sixth of at most 6: by its rounded inverse and the rest, which has the bits of a division
+  x += 3.0f;
+  const vf low = x > 0.0f ? x : vf{};
+  const vf y = low < 6.0f ? low : splat(6.0f);
+#if defined(__FMA__) || defined(WEFT_NEON)
+  constexpr float kSixth = 1.0f / 6.0f;
+  const vf sixth = y * kSixth;
+  return fma(fma(sixth, splat(-6.0f), y), splat(kSixth), sixth);
+#else
+  return y / 6.0f;
+#endif
 }
+
+static inline vf hard_swish(vf x) { return x * hard_sigmoid(x); }
 
 static inline vf softplus(vf x) { return x > 20.0f ? x : log1p(exp(x > 20.0f ? splat(20.0f) : x)); }
 

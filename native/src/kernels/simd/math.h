@@ -71,9 +71,9 @@ static inline vf exp_tail(vf r) {
   return fma(r * r, polynomial(r, c), r);
 }
 
-static inline ExpParts exp_parts(vf x) {
-  // Beyond these bounds the result is 0 or infinite; a NaN is the second of the two and passes.
-  x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
+// Beyond the bounds the result is 0 or infinite; a NaN is the second of the two and passes.
+static inline ExpParts exp_parts(vf x, float lowest = -104.0f) {
+  x = vmin(splat(89.0f), vmax(splat(lowest), x));
   const vf n = fma(x, splat(1.44269504f), splat(kRound)) - kRound;
   const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
   return {exp_tail(r), n};
@@ -97,6 +97,12 @@ static inline vf scale_by_power(vf x, vf n) {
 static inline vf exp(vf x) {
   const ExpParts p = exp_parts(x);
   return scale_by_power(p.tail + 1.0f, p.exponent);
+}
+
+// 1 + e^x. Below -87 it is 1 as well, without the subnormal numbers that take some processors long.
+static inline vf one_and_exp(vf x) {
+  const ExpParts p = exp_parts(x, -87.0f);
+  return scale_by_power(p.tail + 1.0f, p.exponent) + 1.0f;
 }
 
 // e^x - 1 without cancellation near 0.
@@ -142,7 +148,7 @@ static inline vf log1p(vf x) {
 
 // ---- sigmoid, tanh, erf -------------------------------------------------------------------------
 
-static inline vf sigmoid(vf x) { return 1.0f / (exp(-x) + 1.0f); }
+static inline vf sigmoid(vf x) { return 1.0f / one_and_exp(-x); }
 
 static inline vf tanh(vf x) {
   constexpr float c[] = {-3.333328588e-01f, 1.333149489e-01f, -5.374135897e-02f, 2.063813993e-02f,

@@ -8,11 +8,13 @@ from typing import Any
 
 from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
+from weft.graph.ops import Activation
 from weft.graph.tensor import Tensor
 
 _CASES = (
     # name, x [c, w, h, n], channels out (0: depthwise), kernel, stride, padding, dilation, parts:
-    # b bias, r residual, c clamp, v views with gaps
+    # b bias, r residual, c clamp, f another function, s scale, p more padding behind,
+    # v views with gaps
     ("3x3", (20, 17, 15, 2), 19, (3, 3), 1, 1, 1, "b"),
     ("3x3 of 3 channels", (3, 23, 18, 1), 32, (3, 3), 2, 1, 1, "bc"),
     ("7x7 stride 2", (3, 31, 30, 1), 64, (7, 7), 2, 3, 1, "b"),
@@ -21,7 +23,14 @@ _CASES = (
     ("1x1 one pixel", (150, 1, 1, 3), 131, (1, 1), 1, 0, 1, "bc"),
     ("7x7 map", (96, 7, 7, 1), 160, (3, 3), 1, 1, 1, "brc"),
     ("3x3 squares", (36, 13, 12, 2), 52, (3, 3), 1, 1, 1, "brc"),
+    ("3x3 squares of few channels", (32, 16, 13, 1), 32, (3, 3), 1, 1, 1, "brf"),
+    ("3x3 squares in three vectors", (33, 12, 14, 1), 96, (3, 3), 1, 1, 1, "p"),
     ("3x3 squares of views", (37, 14, 15, 1), 64, (3, 3), 1, (2, 0), 1, "brv"),
+    ("scaled", (40, 13, 9, 3), 70, (1, 1), 1, 0, 1, "brfs"),
+    ("scaled stride 2", (300, 7, 6, 2), 33, (1, 1), 2, 0, 1, "sv"),
+    ("more zeros behind", (5, 14, 12, 2), 21, (3, 3), 2, 0, 1, "bcp"),
+    ("no zeros but behind", (3, 22, 19, 1), 16, (3, 3), 2, 0, 1, "p"),
+    ("function", (24, 11, 10, 1), 35, (3, 3), 2, 1, 1, "bf"),
     ("deep", (700, 5, 4, 1), 37, (1, 1), 1, 0, 1, "r"),
     ("dilated", (9, 19, 16, 1), 17, (3, 2), (1, 2), (3, 1), (2, 3), "bv"),
     ("one channel out", (5, 9, 8, 2), 1, (3, 3), 1, 1, 1, "brv"),
@@ -33,6 +42,8 @@ _CASES = (
     ("depthwise 3x3 map", (96, 7, 7, 1), 0, (3, 3), 1, 1, 1, "brc"),
     ("depthwise of many channels", (150, 4, 3, 1), 0, (3, 3), 1, 1, 1, "bc"),
     ("depthwise 5x5", (19, 12, 14, 1), 0, (5, 5), 2, 2, 1, "bv"),
+    ("depthwise 5x5 stride 2", (33, 15, 14, 1), 0, (5, 5), 2, 1, 1, "bfp"),
+    ("depthwise 7x7", (35, 17, 9, 2), 0, (7, 7), 1, 3, 1, "b"),
     ("depthwise dilated", (40, 11, 13, 1), 0, (3, 2), (1, 3), (2, 0), (2, 1), "rv"),
     ("depthwise wide padding", (7, 2, 1, 2), 0, (3, 3), 1, 3, 1, ""),
 )
@@ -53,9 +64,16 @@ def _convolution(s: Sources, options: Any) -> Tensor:
     weight = s.normal(out, ne[0] // groups, *kernel, scale=0.3)
     bias = s.normal(out) if "b" in parts else None
     low, high = (-0.3, 0.8) if "c" in parts else (-inf, inf)
+    scale = s.normal(ne[0], 1, 1, ne[3]) if "s" in parts else None
+    function = Activation.HARDSWISH if "f" in parts else Activation.CLAMP
+    if "p" in parts:
+        steps["padding_after"] = padding + 1
 
     def build(residual: Tensor | None) -> Tensor:
-        return g.conv_2d_last(x, weight, bias, residual, groups=groups, **steps, low=low, high=high)
+        return g.conv_2d_last(
+            x, weight, bias, residual, scale, groups=groups, **steps, function=function, low=low,
+            high=high,
+        )  # fmt: skip
 
     if "r" not in parts:
         return build(None)

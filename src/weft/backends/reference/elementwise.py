@@ -188,6 +188,13 @@ def _xielu(x: F64, p: g.UnaryParams) -> F64:
     return np.where(x > 0, alpha_p * x * x, negative) + beta * x
 
 
+def activated(x: F64, function: g.Activation, low: float, high: float) -> F64:
+    """The function of a product or convolution; CLAMP alone has bounds."""
+    if function is g.Activation.CLAMP:
+        return np.minimum(np.maximum(x, low), high)
+    return UNARY[g.UnaryOp[function.name]](x)
+
+
 @kernel("UNARY")
 def unary(call: Call) -> None:
     """A function of each element."""

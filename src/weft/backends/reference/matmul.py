@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.reference.elementwise import UNARY
+from weft.backends.reference.elementwise import activated
 from weft.backends.reference.kernel import Call, check_index, kernel
-from weft.graph.ops import Activation, ActivationParams, CdistParams, SolveTriParams, UnaryOp
+from weft.graph.ops import ActivationParams, CdistParams, SolveTriParams
 
 F64 = NDArray[np.float64]
 
@@ -36,12 +36,7 @@ def mul_mat(call: Call) -> None:
     if bias is not None:
         out = out + bias.f64()
     p: ActivationParams | None = call.params
-    if p is None:
-        call.dst.write(out)
-    elif p.op is Activation.CLAMP:
-        call.dst.write(np.minimum(np.maximum(out, p.low), p.high))
-    else:
-        call.dst.write(UNARY[UnaryOp[p.op.name]](out))
+    call.dst.write(out if p is None else activated(out, p.op, p.low, p.high))
 
 
 @kernel("MUL_MAT_ID")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from weft.backends.reference import image
 from weft.backends.reference.conv import patches
+from weft.backends.reference.elementwise import activated
 from weft.backends.reference.kernel import Call, kernel
 from weft.backends.reference.tensor import values
 from weft.graph import ops as g
@@ -50,22 +51,26 @@ def conv_nd(call: Call) -> None:
 
 @kernel("CONV_2D_LAST")
 def conv_2d_last(call: Call) -> None:
-    """src0 convolved with src1, src2 added to each channel and src3 to each element, clamped."""
+    """A function of src0 * src4, convolved with src1, plus src2 for each channel, plus src3."""
     p: g.ConvLastParams = call.params
     # [batch, h, w, channels] and [h, w, in, out]: channels become dimension 1 as in CONV_ND
     x, w = np.moveaxis(call.f64(0), 3, 1), call.f64(1).transpose(3, 2, 0, 1)
+    bias, residual, scale = call.optional(2), call.optional(3), call.optional(4)
+    if scale is not None:
+        x = x * np.moveaxis(scale.f64(), 3, 1)
+    sides = list(zip(p.padding, p.padding_after, strict=True))[::-1]
+    x = np.pad(x, [(0, 0), (0, 0), *sides])
     planes = g.ConvNdParams(
-        2, x.shape[1], p.groups, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
+        2, x.shape[1], p.groups, stride=(*p.stride, 1), dilation=(*p.dilation, 1)
     )
     parts = zip(np.split(x, p.groups, 1), np.split(w, p.groups, 0), strict=True)
     y = np.concatenate([_convolved(a, b, planes) for a, b in parts], 1)
     y = np.moveaxis(y, 1, 3)
-    bias, residual = call.optional(2), call.optional(3)
     if bias is not None:
         y = y + bias.f64().reshape(-1)
     if residual is not None:
         y = y + residual.f64()
-    call.dst.write(np.clip(y, p.low, p.high))
+    call.dst.write(activated(y, p.function, p.low, p.high))
 
 
 def _convolved(x: F64, w: F64, p: g.ConvNdParams) -> F64:

@@ -88,7 +88,7 @@ def _name(node: Node) -> str:
 
 def _is_eligible(node: Node, constants: Collection[Node]) -> bool:
     """Whether CONV_2D_LAST can compute a node: one or two dimensions, f32, constant weights, no
-    groups or one for each channel."""
+    groups or one for each channel; of transposed ones those whose outputs see one tap each."""
     if _name(node) != "convolution":
         return False
     call = Call(node)
@@ -98,10 +98,26 @@ def _is_eligible(node: Node, constants: Collection[Node]) -> bool:
         return False
     if any(call.fake(n).dtype is not torch.float32 for n in ("input", *names)):
         return False
-    if w.dim() not in (3, 4) or x.dim() != w.dim() or call.raw("transposed", False):
+    if w.dim() not in (3, 4) or x.dim() != w.dim():
         return False
     channels, groups = x.shape[1], call.raw("groups", 1)
+    if call.raw("transposed", False):
+        return bool(groups == 1 and _spreads(call, w.dim() - 2))
     return bool(groups == 1 or groups == channels == w.shape[0])
+
+
+def _spreads(call: Call, dims: int) -> bool:
+    """Whether a transposed convolution makes a block of outputs of each input, side by side."""
+
+    def numbers(name: str, default: int) -> tuple[int, ...]:
+        values = tuple(call.numbers(name)) or (default,)
+        return values * dims if len(values) == 1 else values
+
+    plain = {"padding": 0, "output_padding": 0, "dilation": 1}
+    taps = tuple(call.fake("weight").shape[2:])
+    return numbers("stride", 1) == taps and all(
+        set(numbers(name, default)) == {default} for name, default in plain.items()
+    )
 
 
 def _keeps(node: Node, of: Collection[Node]) -> bool:

@@ -56,6 +56,24 @@ class UnaryOp(IntEnum):
     TRUNC = 21
 
 
+class Activation(IntEnum):
+    """Functions of the result of a product or convolution: UNARY's by their names, and CLAMP of
+    MAP."""
+
+    RELU = 0
+    """A NaN gives 0, as in UNARY."""
+    TANH = 1
+    SIGMOID = 2
+    SILU = 3
+    GELU = 4
+    GELU_QUICK = 5
+    GELU_ERF = 6
+    HARDSWISH = 7
+    HARDSIGMOID = 8
+    CLAMP = 9
+    """Limited to low..high; a NaN stays a NaN."""
+
+
 class GluOp(IntEnum):
     """Gated activations of the GLU op."""
 

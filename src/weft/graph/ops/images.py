@@ -30,6 +30,7 @@ from weft.graph.node import (
     require_type,
 )
 from weft.graph.op import MultiplyAdds, declares
+from weft.graph.ops.activations import Activation
 from weft.graph.ops.folds import reduce
 from weft.graph.params import Params
 from weft.graph.size import Size, ceil_div, exact_div, is_at_most, size_min
@@ -86,13 +87,16 @@ class ConvNdParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class ConvLastParams(Params):
-    """Pairs are (w, h). `groups` is 1, or the number of channels. `low` and `high` are the bounds
-    of the result, both inclusive."""
+    """Pairs are (w, h). `padding` is before the data, `padding_after` behind them. `groups` is 1,
+    or the number of channels. `function` is applied to the result; `low` and `high` are the bounds
+    of CLAMP, both inclusive, and count for CLAMP alone."""
 
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
+    padding_after: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    function: Activation = Activation.CLAMP
     low: float = float("-inf")
     high: float = float("inf")
 
@@ -275,29 +279,40 @@ def conv_2d_last(
     weight: Tensor,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    scale: Tensor | None = None,
     *,
     groups: int = 1,
     stride: Sequence[int] | int = 1,
     padding: Sequence[int] | int = 0,
+    padding_after: Sequence[int] | int | None = None,
     dilation: Sequence[int] | int = 1,
+    function: Activation = Activation.CLAMP,
     low: float = -inf,
     high: float = inf,
 ) -> Tensor:
     """Convolution over w and h of data with channels innermost; all f32.
 
     x: [c, w, h, n], weight: [oc, c, kw, kh], or [oc, 1, kw, kh] with `groups` = c = oc (other
-    groups are refused), bias: [oc], residual: as the result, [oc, ow, oh, n]. The result is
-    min(max(convolution + bias + residual, low), high). Sizes and errors as in `conv_nd`. Equals
-    torch.nn.functional.conv2d on the permuted data."""
+    groups are refused), bias: [oc], residual: as the result, [oc, ow, oh, n]. scale: [c, 1, 1, n],
+    a factor for each channel of x and image; the kernel then has one tap and one group. `padding`
+    is the number of zeros before the data, `padding_after` the number behind them, the same where
+    it is None. The result is function(convolution + bias + residual); CLAMP limits it to low..high.
+    Sizes and errors as in `conv_nd`. Equals torch.nn.functional.conv2d on the permuted data."""
     op = "CONV_2D_LAST"
-    for t, what in ((x, "x"), (weight, "weight"), (bias, "bias"), (residual, "residual")):
+    given = {"x": x, "weight": weight, "bias": bias, "residual": residual, "scale": scale}
+    for what, t in given.items():
         if t is not None:
             require_type(t, ("f32",), op, what)
     if not low <= high:
         raise fail(op, f"low must not be above high, got {low} and {high}", x)
-    named = (stride, 1, "stride"), (padding, 0, "padding"), (dilation, 1, "dilation")
-    steps, pads, gaps = (_pair(op, *each, x) for each in named)
-    params = ConvLastParams(steps, pads, gaps, int(groups), float(low), float(high))
+    behind = padding if padding_after is None else padding_after
+    named = (
+        (stride, 1, "stride"), (padding, 0, "padding"), (behind, 0, "padding_after"),
+        (dilation, 1, "dilation"),
+    )  # fmt: skip
+    steps, pads, after, gaps = (_pair(op, *each, x) for each in named)
+    bounds = float(low), float(high)
+    params = ConvLastParams(steps, pads, after, gaps, int(groups), Activation(function), *bounds)
     channels = fixed(x.ne[0], op, "the number of channels")
     out, each = (fixed(weight.ne[d], op, "the channels of the kernel") for d in (0, 1))
     if groups not in (1, channels):
@@ -310,17 +325,29 @@ def conv_2d_last(
     sizes: list[Size] = [out]
     for d in range(2):
         taps = fixed(weight.ne[2 + d], op, "the size of the kernel")
-        room = x.ne[1 + d] + 2 * params.padding[d] - params.dilation[d] * (taps - 1) - 1
+        room = x.ne[1 + d] + pads[d] + after[d] - gaps[d] * (taps - 1) - 1
         why = f"the kernel is larger than the padded data along {'wh'[d]}"
         require(taps >= 1 and is_at_most(0, room), op, why, x, weight)
-        sizes.append(room // params.stride[d] + 1)
+        sizes.append(room // steps[d] + 1)
     sizes.append(x.ne[3])
     if residual is not None:
         require(residual.ne == tuple(sizes), op, "residual must be of the result's shape", residual)
+    if scale is not None:
+        require(
+            scale.ne == (channels, 1, 1, x.ne[3]), op, f"scale must be [{channels}, 1, 1, n]", scale
+        )
+        one = groups == 1 and weight.ne[2:] == (1, 1)
+        require(one, op, "with a scale, the kernel has one tap and one group", weight)
     # Device kernels read channels side by side; views with other gaps need no copy.
     sources = (
         t if t is None or (t.nb[0] == 4 if may_have_gaps else t.is_contiguous) else like("CONT", t)
-        for t, may_have_gaps in ((x, True), (weight, False), (bias, False), (residual, True))
+        for t, may_have_gaps in (
+            (x, True),
+            (weight, False),
+            (bias, False),
+            (residual, True),
+            (scale, False),
+        )
     )
     return make_node(op, x.dtype, sizes, *sources, params=params)
 

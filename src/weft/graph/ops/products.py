@@ -5,8 +5,6 @@ Sizes are ggml's `ne`, innermost first. `a | b` means that a divides b.
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from weft.dtype import DTYPES, DType, find_dtype
 from weft.graph.costs import experts_moved
 from weft.graph.node import (
@@ -21,6 +19,7 @@ from weft.graph.node import (
     require_type,
 )
 from weft.graph.op import MultiplyAdds, declares
+from weft.graph.ops.activations import Activation
 from weft.graph.params import Params
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
@@ -31,23 +30,6 @@ F32 = DTYPES["f32"]
 ACTIVATIONS = (*FLOATS, "q8_0", "q8_1", "q8_K")
 """Types of a matmul's second operand: floats, or the blocks that `quantize` makes of them."""
 _NO_WEIGHTS = "w must be f32, f16, bf16 or blocks; convert the array first: .astype('float32')"
-
-
-class Activation(IntEnum):
-    """Functions of a product's result: UNARY's by their names, and CLAMP of MAP."""
-
-    RELU = 0
-    """A NaN gives 0, as in UNARY."""
-    TANH = 1
-    SIGMOID = 2
-    SILU = 3
-    GELU = 4
-    GELU_QUICK = 5
-    GELU_ERF = 6
-    HARDSWISH = 7
-    HARDSIGMOID = 8
-    CLAMP = 9
-    """Limited to low..high; a NaN stays a NaN."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from weft.dtype import DTYPES
 from weft.graph import ops as g
 from weft.graph.op import OPS
 from weft.graph.rewrite.match import Fused, Matcher, is_row
-from weft.graph.size import is_at_most
+from weft.graph.size import Size, is_at_most
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
@@ -185,16 +185,73 @@ def _activation(node: Tensor) -> g.ActivationParams | None:
     return _MAP.get(p.op)
 
 
-def _unbounded(
+def _convolution(
     m: Matcher, t: Tensor | None, last: Tensor
 ) -> tuple[Tensor, g.ConvLastParams] | None:
-    """A convolution without bounds that `last` alone reads and that has the sizes of `last`."""
+    """A convolution without a function that `last` alone reads and that has the sizes of `last`."""
     made = m.inner(t, "CONV_2D_LAST", last)
     if made is None or made.ne != last.ne or last.dtype is not _F32 or last.view_src is not None:
         return None
     params = made.params
     assert isinstance(params, g.ConvLastParams)
-    return (made, params) if (params.low, params.high) == (-inf, inf) else None
+    plain = params.function is g.Activation.CLAMP and (params.low, params.high) == (-inf, inf)
+    return (made, params) if plain else None
+
+
+@_rewrite("conv-pad", "CONV_2D_LAST(PAD_ND(x), w) -> CONV_2D_LAST(x, w) with more padding")
+def _convolution_with_padding(m: Matcher, last: Tensor) -> Fused | None:
+    """A convolution of data that got zeros around them, perhaps more of them on one side."""
+    if last.op is not OPS["CONV_2D_LAST"]:
+        return None
+    padded, params = m.inner(last.src[0], "PAD_ND", last), last.params
+    if padded is None or padded.src[0] is None or padded.src[0].nb[0] != _F32.bytes:
+        return None
+    pad = padded.params
+    assert isinstance(params, g.ConvLastParams) and isinstance(pad, g.PadNdParams)
+    sides = (*pad.left, *pad.right)
+    ends = pad.left[0], pad.left[3], pad.right[0], pad.right[3]
+    if pad.mode is not g.PadMode.CONSTANT or pad.value != 0 or min(sides) < 0 or any(ends):
+        return None
+    before = (params.padding[0] + pad.left[1], params.padding[1] + pad.left[2])
+    after = (params.padding_after[0] + pad.right[1], params.padding_after[1] + pad.right[2])
+    params = replace(params, padding=before, padding_after=after)
+    return Fused(last, "CONV_2D_LAST", (padded.src[0], *last.src[1:]), params, (padded,))
+
+
+@_rewrite("conv-scale", "CONV_2D_LAST(MUL(x, s), w) -> CONV_2D_LAST(x, w, scale s); s a channel")
+def _convolution_with_scale(m: Matcher, last: Tensor) -> Fused | None:
+    """A convolution of one tap whose data are multiplied by a factor for each channel: squeeze and
+    excitation."""
+    if last.op is not OPS["CONV_2D_LAST"] or len(last.src) > 4:
+        return None
+    data, weight, params = last.src[0], last.src[1], last.params
+    assert data is not None and weight is not None and isinstance(params, g.ConvLastParams)
+    if params.groups != 1 or weight.ne[2:] != (1, 1):
+        return None
+    reshaped = m.inner(data, "RESHAPE", last)
+    product = m.inner(data if reshaped is None else data.src[0], "MUL", reshaped or last)
+    factor = None if product is None else product.src[1]
+    if product is None or factor is None:
+        return None
+    c, w, h, n = data.ne
+    merged = (c, w * h, n, 1), (c, 1, n, 1)  # the sizes where products of images merge dimensions
+    if (product.ne, factor.ne) not in ((data.ne, (c, 1, 1, n)), merged):
+        return None
+    x, scale = _in_sizes(product.src[0], data.ne), _in_sizes(factor, (c, 1, 1, n))
+    if x is None or scale is None or x.dtype is not _F32 or scale.dtype is not _F32:
+        return None
+    if x.nb[0] != _F32.bytes or not scale.is_contiguous:
+        return None
+    src = (x, *last.src[1:], *[None] * (4 - len(last.src)), scale)
+    removed = (product,) if reshaped is None else (product, reshaped)
+    return Fused(last, "CONV_2D_LAST", src, params, removed)
+
+
+def _in_sizes(t: Tensor | None, ne: tuple[Size, ...]) -> Tensor | None:
+    """The tensor, or what it is a reshaped view of, where that has these sizes."""
+    if t is not None and t.ne != ne and t.op is OPS["RESHAPE"]:
+        t = t.src[0]
+    return t if t is not None and t.ne == ne else None
 
 
 @_rewrite("conv-add", "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)")
@@ -203,27 +260,38 @@ def _convolution_with_residual(m: Matcher, last: Tensor) -> Fused | None:
     if last.op is not OPS["ADD"]:
         return None
     for t, other in (last.src[:2], last.src[1::-1]):
-        found = _unbounded(m, t, last)
-        if found is None or other is None or other is t or len(found[0].src) > 3:
+        found = _convolution(m, t, last)
+        if found is None or other is None or other is t:
             continue
         made, params = found
         if other.dtype is not _F32 or other.ne != last.ne or other.nb[0] != _F32.bytes:
             continue
-        bias = made.src[2] if len(made.src) > 2 else None
-        src = (*made.src[:2], bias, other)
+        x, weight, bias, residual, scale = (*made.src, None, None, None)[:5]
+        if residual is not None:
+            continue
+        src = (x, weight, bias, other) if scale is None else (x, weight, bias, other, scale)
         return Fused(last, "CONV_2D_LAST", src, params, (made,))
     return None
 
 
-@_rewrite("conv-clamp", "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds")
-def _convolution_with_bounds(m: Matcher, last: Tensor) -> Fused | None:
-    """A convolution whose result is only read within bounds: relu, relu6, clamp."""
-    bounds = _bounds(last)
-    found = None if bounds is None else _unbounded(m, last.src[0], last)
-    if bounds is None or found is None or not bounds[0] <= bounds[1]:
+@_rewrite(
+    "conv-activation",
+    "f(CONV_2D_LAST(...)) -> CONV_2D_LAST(..., f); f of UNARY, or a clamp",
+)
+def _convolution_with_function(m: Matcher, last: Tensor) -> Fused | None:
+    """A convolution of whose result only a function is read: relu6, silu, hard swish."""
+    bounds, function = _bounds(last), _activation(last)
+    found = None if bounds is function is None else _convolution(m, last.src[0], last)
+    if found is None:
         return None
     made, params = found
-    params = replace(params, low=bounds[0], high=bounds[1])
+    if bounds is not None:
+        if not bounds[0] <= bounds[1]:
+            return None
+        params = replace(params, low=bounds[0], high=bounds[1])
+    else:
+        assert function is not None
+        params = replace(params, function=function.op)
     return Fused(last, "CONV_2D_LAST", made.src, params, (made,))
 
 

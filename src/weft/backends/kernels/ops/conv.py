@@ -6,8 +6,9 @@ import math
 import struct
 
 from weft.backends.kernels.launch import Call, Launch, View, f32, i32, i64
-from weft.backends.kernels.ops.table import family, floats
-from weft.graph.ops import ConvLastParams
+from weft.backends.kernels.ops.table import family, floats, source
+from weft.graph.ops import Activation, ConvLastParams
+from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
 _FILE = "conv.cl"
@@ -123,7 +124,18 @@ def _last(view: View, order: tuple[int, ...] = (1, 2, 0, 3)) -> _Field:
     return _Field(view, sizes, (view.nb[w], view.nb[h], 0, *(view.nb[d] for d in other_dims)))
 
 
-@family("CONV_2D_LAST", refuse=floats(0, 1, 2, 3))
+_last_floats = floats(0, 1, 2, 3)
+
+
+def _refuse_last(node: Tensor) -> str | None:
+    p = node.params
+    assert isinstance(p, ConvLastParams)
+    if p.function is not Activation.CLAMP or source(node, 4) is not None:
+        return "no function but a clamp, and no scale"
+    return _last_floats(node)
+
+
+@family("CONV_2D_LAST", refuse=_refuse_last)
 def _conv_2d_last(call: Call) -> list[Launch]:
     p: ConvLastParams = call.params
     x, added = call.view(0), call.optional(3)

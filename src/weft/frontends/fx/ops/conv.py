@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft import graph as g
@@ -112,6 +113,8 @@ def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Val
     dims = w.rank - 2
     if dims == 1:
         x, w, shape = unsqueezed(x, 2), unsqueezed(w, 2), (*shape[:2], 1, shape[2])
+    if call.raw("transposed", False):
+        return reshaped(b, _spread_last(b, call, x, w, bias), call.shape())
 
     def pair(name: str, default: int) -> tuple[int, ...]:
         return (*spread(call.numbers(name), dims, default), default)[:2]
@@ -127,6 +130,22 @@ def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Val
     )
     lies = Value.whole(result, call.out.dtype, [shape[d] for d in (0, 2, 3, 1)])
     return reshaped(b, lies.permuted((0, 3, 1, 2)), call.shape())
+
+
+def _spread_last(b: Builder, call: Call, x: Value, w: Value, bias: Value | None) -> Value:
+    """A transposed convolution of two dimensions that makes a block of outputs of each pixel: all
+    blocks by a kernel of one tap, then their rows one behind another."""
+    (channels, out, high, wide), (n, _, h, width) = w.shape, x.shape
+    kernel = reshaped_to(b.dense(w.permuted((0, 2, 3, 1))), (high * wide * out, channels))
+    row = None if bias is None else b.array(bias)
+    if row is not None:
+        row = b.constant(np.tile(row, high * wide), torch.float32).tensor
+    blocks = g.conv_2d_last(b.rows(x.permuted((0, 2, 3, 1))), kernel, row)
+    # [wide out, high, width, h n] -> [wide out, width, high, h n]
+    rows = g.permute(g.reshape(blocks, wide * out, high, width, h * n), 0, 2, 1, 3)
+    result = g.reshape(g.cont(rows), out, wide * width, high * h, n)
+    lies = Value.whole(result, call.out.dtype, (n, high * h, wide * width, out))
+    return lies.permuted((0, 3, 1, 2))
 
 
 # -- pooling ---------------------------------------------------------------------------------------
