@@ -183,6 +183,7 @@ class Kalman(nn.Module):
             states.append(x)
         return torch.stack(states)
 
+
 def scaled(module: nn.Module) -> nn.Module:
     """The module with weights of convolutions by which values keep their size, where random ones of
     transformers shrink them to subnormal numbers, with which processors are slow."""
