@@ -281,7 +281,9 @@ def _convolution_with_residual(m: Matcher, last: Tensor) -> Fused | None:
 def _convolution_with_function(m: Matcher, last: Tensor) -> Fused | None:
     """A convolution of whose result only a function is read: relu6, silu, hard swish."""
     bounds, function = _bounds(last), _activation(last)
-    found = None if bounds is function is None else _convolution(m, last.src[0], last)
+    if bounds is None and function is None:
+        return None
+    found = _convolution(m, last.src[0], last)
     if found is None:
         return None
     made, params = found

@@ -137,9 +137,12 @@ def _spread_last(b: Builder, call: Call, x: Value, w: Value, bias: Value | None)
     blocks by a kernel of one tap, then their rows one behind another."""
     (channels, out, high, wide), (n, _, h, width) = w.shape, x.shape
     kernel = reshaped_to(b.dense(w.permuted((0, 2, 3, 1))), (high * wide * out, channels))
-    row = None if bias is None else b.array(bias)
-    if row is not None:
-        row = b.constant(np.tile(row, high * wide), torch.float32).tensor
+    array = None if bias is None else b.array(bias)
+    row = None
+    if array is not None:
+        times = high * wide
+        assert isinstance(times, int)  # sizes of kernels are known
+        row = b.constant(np.tile(array, times), torch.float32).tensor
     blocks = g.conv_2d_last(b.rows(x.permuted((0, 2, 3, 1))), kernel, row)
     # [wide out, high, width, h n] -> [wide out, width, high, h n]
     rows = g.permute(g.reshape(blocks, wide * out, high, width, h * n), 0, 2, 1, 3)
