@@ -121,6 +121,7 @@ def of_two_types(x: Any) -> Any:
 EXPANDED: dict[str, tuple[Callable[..., Any], bool]] = {
     "repeated": (repeated, True),
     "two types": (of_two_types, True),
+    "two shapes": (lambda x: (x.flatten(), x[:1].flatten(), x.flatten() + 1), True),
     "in place": (chained, True),
     "written below a view": (through_a_view, False),
     "written through type_as": (of_the_same_type, False),
