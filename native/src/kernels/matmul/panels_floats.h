@@ -53,7 +53,7 @@ struct PanelPart {
   int64_t depth;
   bool begins;
   Finish finish;
-  RowsAhead<2>* ahead;
+  RowsAhead<2>* ahead = nullptr;
 };
 
 // Sums of rows from `row` on, as they go to the result.
