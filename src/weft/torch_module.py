@@ -20,6 +20,7 @@ from weft.errors import ProgramError
 from weft.execute import Session
 from weft.execute.bound import BoundProgram
 from weft.execute.values import check_values, solve_size
+from weft.free_memory import available_bytes
 from weft.frontends.fx import Converted, Input, Output, convert
 from weft.frontends.fx.converted import LEAVES, bound_arguments, flattener, positional_names
 from weft.frontends.fx.dtypes import STORED
@@ -57,9 +58,9 @@ def from_torch(
     cache that they would return.
 
     Weights stay in the memory of the module, so do not change or free them. Those that only matrix
-    products read are copied once into the order that their kernels read fastest; `repack=False`
-    saves that memory. Buffers that the program writes (KV caches) have memory of their own and keep
-    their values between calls.
+    products read are copied once into the order that their kernels read fastest, if a copy of all
+    weights takes at most half of the free memory; `repack=False` saves that memory. Buffers that
+    the program writes (KV caches) have memory of their own and keep their values between calls.
 
     `devices` (names or backends, the preferred one first) and `options` go to `weft.compile` at the
     first call. If a device has memory of its own, as in `devices=["opencl", "cpu"]`, weights and
@@ -135,12 +136,19 @@ class TorchModule:
         """The session that runs the program, compiled when it is first used. Raises the errors of
         `weft.compile`."""
         if self._session is None:
-            options = {"offload": True, "repack": True} | self._options
+            options = {"offload": True, "repack": self._has_room()} | self._options
             by_name = [d for d in self._devices if isinstance(d, str)]
             if self.converted.exact_activations and any(d.startswith("cpu") for d in by_name):
                 options.setdefault("activations", "f32")
             self._session = Session(compile(self.graph, self._devices, **options))
         return self._session
+
+    def _has_room(self) -> bool:
+        """Whether a copy of all weights takes at most half of the memory that is free."""
+        leaves = self.graph.leaves
+        weights = [t for t in leaves if t.buffer is not None and t.buffer.usage == "weights"]
+        free = available_bytes()
+        return free is None or 2 * sum(t.max_bytes for t in weights) <= free
 
     def explain(self, width: int | None = None) -> str:
         """Describes where each op runs and why, and the memory of each device, as

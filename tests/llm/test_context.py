@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.llm.tiny import metadata, write_model
 from weft import quants
 from weft.errors import ContextError, DeviceError, OutOfMemoryError
+from weft.free_memory import available_bytes
 from weft.llm.cache import memory
 from weft.llm.compute import graphs as graphs_module
 from weft.llm.compute.context import Context
@@ -379,15 +380,15 @@ def test_the_plan_is_what_is_used(model: Model) -> None:
 
 
 def test_available_memory(tmp_path: Path) -> None:
-    assert memory.available_bytes(tmp_path) is None
+    assert available_bytes(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
-    assert memory.available_bytes(tmp_path) == 4096
+    assert available_bytes(tmp_path) == 4096
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
-    assert memory.available_bytes(tmp_path) == 4096
+    assert available_bytes(tmp_path) == 4096
     (group / "memory.max").write_text("3000\n")
     (group / "memory.current").write_text("2500\n")
     (group / "memory.stat").write_text("anon 2000\ninactive_file 100\n")
-    assert memory.available_bytes(tmp_path) == 600
+    assert available_bytes(tmp_path) == 600

@@ -18,9 +18,9 @@ from weft.cli.loading import Load, context_arguments, loads_model, open_with
 from weft.cli.model_file import ModelFiles
 from weft.cli.options import context_option
 from weft.cli.text_input import read_text
+from weft.free_memory import available_bytes
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.cache.kv_cache import CacheTypes
-from weft.llm.cache.memory import available_bytes
 from weft.llm.fitting.baseline import Text, beginning, text_of
 from weft.llm.fitting.compared import (
     Compared,

@@ -15,8 +15,8 @@ from weft.cli.loading import Load, loads_model
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
+from weft.free_memory import available_bytes
 from weft.llm import LLM
-from weft.llm.cache.memory import available_bytes
 from weft.llm.opening import Opening, take_model_arguments
 from weft.tables import text_table
 

@@ -105,7 +105,7 @@ def measure_group(
 
 def _sized(profile: Profile) -> Profile:
     """The profile of this machine, whose host memory has what is free now."""
-    from weft.llm.cache.memory import available_bytes
+    from weft.free_memory import available_bytes
 
     free = available_bytes()
     memories = {

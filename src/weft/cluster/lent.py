@@ -19,6 +19,7 @@ from weft.cluster.weights import WeightFiles
 from weft.dtype import dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.flags import FLAGS
+from weft.free_memory import available_bytes
 from weft.graph.op_table import op_stamp
 from weft.graph.params import pack
 from weft.program import LAYOUTS, Layout
@@ -88,7 +89,7 @@ class Lender:
         self.weights = WeightFiles(model_dirs, cache_dir or os.path.join(FLAGS.cache, "worker"))
         self.key = key
         self.facts = worker_facts()
-        self.memory = free_memory() if memory is None else memory
+        self.memory = available_bytes() if memory is None else memory
         self.inlets: dict[str, Inlet] = {}
         """Streams that other workers may connect to, by their secret."""
         self._used = 0
@@ -115,18 +116,6 @@ class Lender:
     def left(self) -> int | None:
         """The bytes that the worker may still lend; None: no limit is known."""
         return None if self.memory is None else max(0, self.memory - self._used)
-
-
-def free_memory() -> int | None:
-    """Bytes of memory that this machine has left; None: unknown."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError, DeviceError):
-        return None
-    return None
 
 
 # **** questions about kernels ****

@@ -169,6 +169,22 @@ def test_what_comes_from_parameters_alone_is_computed_once() -> None:
     assert set(ops(program)) <= {"MUL_MAT", "ADD", "BINARY", "RESHAPE", "VIEW"}
 
 
+def test_views_of_parameters_are_read_where_these_lie() -> None:
+    class Turned(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(rows(16, 24))
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.w.t()
+
+    module, x = Turned(), rows(3, 24)
+    program = weft.from_torch(module, x)
+    assert torch.allclose(program(x), module(x), atol=1e-5)
+    (leaf,) = (t for t in program.graph.leaves if t.buffer is not None)
+    assert leaf.buffer.data.ctypes.data == module.w.data_ptr()
+
+
 def test_parameters_that_a_program_writes_are_read_anew() -> None:
     class Counted(torch.nn.Module):
         def __init__(self) -> None:

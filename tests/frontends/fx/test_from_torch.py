@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
 from tests.backends.opencl_device import opencl  # noqa: E402
-from weft import _native  # noqa: E402
+from weft import _native, torch_module  # noqa: E402
 from weft.backends import make_backend  # noqa: E402
 from weft.dtype import DTYPES  # noqa: E402
 from weft.errors import ProgramError, UnsupportedOpError  # noqa: E402
@@ -53,6 +53,16 @@ def test_weights_of_products_are_repacked_unless_told_not_to() -> None:
         assert f.session.program.plan.to_json()["repacked"] == (
             {"weight": "CPU_R32"} if repacked else {}
         )
+
+
+def test_weights_that_fill_the_memory_are_not_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    m, x = torch.nn.Linear(64, 96, bias=False), torch.randn(5, 64)
+    cpu = make_backend("cpu")
+    panels = DTYPES["f32"].id in _native.interleaved_types(cpu.target)
+    for free, repacked in ((2 * 4 * 64 * 96, True), (2 * 4 * 64 * 96 - 1, False)):
+        monkeypatch.setattr(torch_module, "available_bytes", lambda n=free: n)
+        plan = weft.from_torch(m, (x,), devices=[cpu]).session.program.plan
+        assert bool(plan.to_json()["repacked"]) == (repacked and panels)
 
 
 def test_a_dynamic_dimension_has_its_bounds() -> None:

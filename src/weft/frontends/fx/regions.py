@@ -159,7 +159,7 @@ _WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
     """The small buffers that a program does not write, and all values that it computes from them
-    and from its parameters alone.
+    and from its parameters alone, except for views of parameters, which are read where these lie.
 
     What comes from buffers may have any type, as long as the program uses it in the place of
     constants. Parameters, and what comes from them, are float32."""
@@ -168,6 +168,7 @@ def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     known: dict[Node, torch.Tensor] = {}
     parameters: dict[Node, torch.Tensor] = {}
+    in_place: set[Node] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
             spec = specs[node.name]
@@ -181,13 +182,21 @@ def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
                 known[node] = data.detach()
             elif _is_float_tensor(data):
                 parameters[node] = data.detach()
+                in_place.add(node)
         elif node.op == "call_function":
             value = folded(node, known, parameters)
             if value is not None:
                 made = any(n in parameters for n in node.all_input_nodes)
                 (parameters if made else known)[node] = value
-    inputs = {n for n in parameters if n.op == "placeholder"}
-    return known | {n: value for n, value in parameters.items() if n not in inputs}
+                if _is_view(node) and node.args[0] in in_place:
+                    in_place.add(node)
+    return known | {n: value for n, value in parameters.items() if n not in in_place}
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node is its first argument in another order; weft reads that where it lies."""
+    op = aten_op(node.target)
+    return op is not None and (op.is_view or torch.Tag.view_copy in op.tags)
 
 
 def _is_float_tensor(data: torch.Tensor) -> bool:

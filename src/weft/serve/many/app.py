@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from weft.errors import AbortedError
-from weft.llm.cache.memory import available_bytes
+from weft.free_memory import available_bytes
 from weft.serve.batches.endpoints import add_batches, add_files
 from weft.serve.errors import install_handlers
 from weft.serve.many.catalog import Catalog, Entry
