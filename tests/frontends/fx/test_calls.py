@@ -226,11 +226,17 @@ def test_threads_may_convert_at_once() -> None:
         torch.testing.assert_close(y, m(X))
 
 
-def test_what_is_written_through_dropout_outside_of_training_reaches_the_input() -> None:
+@pytest.mark.parametrize("same", ["dropout", "type_as"])
+def test_what_is_written_into_the_same_tensor_reaches_the_input(same: str) -> None:
+    def through(x: Any) -> Any:
+        if same == "type_as":
+            return x.type_as(X)
+        return torch.nn.functional.dropout(x, 0.5, training=False)
+
     def program(x: Any) -> Any:
-        y = torch.nn.functional.dropout(x, 0.5, training=False)
+        y = through(x)
         y.add_(1)
-        return torch.nn.functional.dropout(y, 0.5, training=False)
+        return through(y)
 
     f = weft.from_torch(program, X.clone())
     ours, theirs = X.clone(), X.clone()

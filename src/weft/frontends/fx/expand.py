@@ -126,6 +126,8 @@ def _is_decomposed(node: Node) -> bool:
 
 def _is_identity(node: Node) -> bool:
     """Whether a node returns its argument itself, which `run_decompositions` makes a copy."""
+    if node.target is torch.ops.aten.type_as.default:
+        return _looks_alike(node.args[0].meta.get("val"), node.meta.get("val"))
     is_dropout = node.target is torch.ops.aten.dropout.default
     return is_dropout and len(node.args) == 3 and node.args[2] is False
 
