@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ from weft.notebook import in_notebook
 from weft.records import dataclass
 
 __all__ = ["TorchModule", "from_torch"]
+
+_CONVERSIONS = RLock()
+"""One conversion at a time: PyTorch's exporter keeps its state for the whole process."""
 
 
 def from_torch(
@@ -79,7 +83,7 @@ def from_torch(
     require_compile_options("from_torch", options, own)
     if tensors:
         example_kwargs = {**(example_kwargs or {}), **tensors}
-    with quiet():
+    with _CONVERSIONS, quiet():
         whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
         core = core_program(whole, host=host)
         converted = convert(core, names=dim_names(whole, dynamic_shapes), host=host)

@@ -3,6 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -197,3 +198,47 @@ def test_calls_go_on_in_new_memory() -> None:
     torch.testing.assert_close(f(X), X + 1)
     f.session.reset()
     torch.testing.assert_close(f(X * 3), X * 3 + 1)
+
+
+@pytest.mark.parametrize("held", ["argument", "keyword", "buffer"])
+def test_the_same_example_may_stand_in_two_places(held: str) -> None:
+    class Sum(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", X if held == "buffer" else 3 * X)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return 2 * a + b + 5 * self.kept
+
+    m = Sum().eval()
+    if held == "keyword":
+        f = weft.from_torch(m, X, example_kwargs={"b": X})
+    else:
+        f = weft.from_torch(m, (X, X if held == "argument" else 4 * X))
+    torch.testing.assert_close(f(X + 1, X - 2), m(X + 1, X - 2))
+
+
+def test_threads_may_convert_at_once() -> None:
+    modules = [torch.nn.Linear(4, n).eval() for n in range(1, 5)]
+    with ThreadPoolExecutor(len(modules)) as pool:
+        results = list(pool.map(lambda m: weft.from_torch(m, X)(X), modules))
+    for m, y in zip(modules, results, strict=True):
+        torch.testing.assert_close(y, m(X))
+
+
+@pytest.mark.parametrize("same", ["dropout", "type_as"])
+def test_what_is_written_into_the_same_tensor_reaches_the_input(same: str) -> None:
+    def through(x: Any) -> Any:
+        if same == "type_as":
+            return x.type_as(X)
+        return torch.nn.functional.dropout(x, 0.5, training=False)
+
+    def program(x: Any) -> Any:
+        y = through(x)
+        y.add_(1)
+        return through(y)
+
+    f = weft.from_torch(program, X.clone())
+    ours, theirs = X.clone(), X.clone()
+    torch.testing.assert_close(f(ours), program(theirs))
+    torch.testing.assert_close(ours, theirs)

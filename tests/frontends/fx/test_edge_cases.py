@@ -256,3 +256,32 @@ def test_a_query_that_sees_nothing_has_zeros(mask: Any, form: str) -> None:
         return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=k.shape[1] != q.shape[1])
 
     check(attend, q, k, v, mask, **({"rtol": 1e-2, "atol": 1e-2} if form == "f16" else {}))
+
+
+def test_an_unrolled_scan_of_nothing() -> None:
+    def scan(a: Any, b: Any, h: Any) -> Any:
+        states = []
+        for i in range(5):
+            h = a[:, i] * h + b[:, i]
+            states.append(h)
+        return torch.stack(states, 1), h
+
+    for shape in ((2, 5, 0), (0, 5, 3)):
+        a, h = torch.ones(shape), torch.ones(shape[0], shape[2])
+        torch.testing.assert_close(weft.from_torch(scan, (a, a, h))(a, a, h), scan(a, a, h))
+
+
+def spelled(q: Any, k: Any, v: Any) -> Any:
+    return (q @ k.transpose(-1, -2)).softmax(-1) @ v
+
+
+def test_attention_of_an_empty_batch() -> None:
+    x = torch.arange(24.0).reshape(2, 1, 3, 4) / 24
+    n = torch.export.Dim("n", min=0, max=8)
+    f = weft.from_torch(spelled, (x, x, x), dynamic_shapes=[{0: n}] * 3)
+    for each in (x, x[:0], x[:1]):
+        torch.testing.assert_close(f(each, each, each), spelled(each, each, each))
+    nothing = x[:0]
+    for function in (spelled, torch.nn.functional.scaled_dot_product_attention):
+        g = weft.from_torch(function, (nothing, nothing, nothing))
+        assert g(nothing, nothing, nothing).shape == (0, 1, 3, 4)

@@ -176,7 +176,8 @@ const char* check_rows(const Tensor& t, const Tensor& q) {
   if (is_quantized(t.type) ? !can_decode(t.type) : !is_float(t.type)) {
     return "keys and values must be f32, f16, bf16 or a block type that can be decoded";
   }
-  if (t.ne[2] < 1 || t.ne[3] < 1 || q.ne[2] % t.ne[2] != 0 || q.ne[3] % t.ne[3] != 0) {
+  const bool batches_fit = t.ne[3] == 0 ? q.ne[3] == 0 : q.ne[3] % t.ne[3] == 0;
+  if (t.ne[2] < 1 || q.ne[2] % t.ne[2] != 0 || !batches_fit) {
     return "the heads and batches of the queries must be multiples of those of keys and values";
   }
   return nullptr;
@@ -190,7 +191,7 @@ const char* check(const Call& call) {
   const Tensor* sinks = call.src[4];
   if (!is_float(q.type)) return "queries must be f32, f16 or bf16";
   if (!is_plain(call.dst)) return "the result must be f32 with contiguous rows";
-  if (q.ne[2] < 1 || q.ne[3] < 1) return "the queries must have at least one head and one batch";
+  if (q.ne[2] < 1) return "the queries must have at least one head";
   if (const char* why = check_rows(k, q)) return why;
   if (const char* why = check_rows(v, q)) return why;
   if (k.ne[0] != q.ne[0]) return "queries and keys differ in length";
@@ -201,7 +202,8 @@ const char* check(const Call& call) {
   }
   if (mask != nullptr) {
     if (!is_float(mask->type)) return "the mask must be f32, f16 or bf16";
-    if (mask->ne[0] < k.ne[1] || mask->ne[1] < q.ne[1] || mask->ne[2] < 1 || mask->ne[3] < 1) {
+    if (mask->ne[0] < k.ne[1] || mask->ne[1] < q.ne[1] || mask->ne[2] < 1 ||
+        mask->ne[3] < min64(1, q.ne[3])) {
       return "the mask is smaller than the scores";
     }
   }

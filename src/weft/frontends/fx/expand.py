@@ -67,6 +67,42 @@ def expanded(
         return None
 
 
+def without_identities(program: ExportedProgram) -> ExportedProgram:
+    """The program without the nodes that return their argument itself, so that a program which
+    writes into the result of one writes into the argument."""
+    if not any(map(_is_identity, program.graph.nodes)):
+        return program
+    graph, values = Graph(), {}  # type: Graph, dict[Node, Node]
+    for node in program.graph.nodes:
+        if _is_identity(node):
+            values[node] = values[node.args[0]]
+        else:
+            values[node] = graph.node_copy(node, values.__getitem__)
+            if node.op == "placeholder":
+                values[node].name = node.name
+    return _with_graph(program, graph)
+
+
+def _with_graph(program: ExportedProgram, graph: Graph) -> ExportedProgram:
+    """The program with another graph, whose placeholders have the same names."""
+    old = program.graph_signature
+    results = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    outputs = [
+        OutputSpec(s.kind, type(s.arg)(name=n.name), s.target) if isinstance(n, Node) else s
+        for s, n in zip(old.output_specs, results, strict=True)
+    ]
+    return ExportedProgram(
+        root=GraphModule(program.graph_module, graph),
+        graph=graph,
+        graph_signature=ExportGraphSignature(list(old.input_specs), outputs),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
+
+
 def _require_plain(node: Node) -> None:
     if node.op == "get_attr":
         raise _NotExpandableError
@@ -90,6 +126,8 @@ def _is_decomposed(node: Node) -> bool:
 
 def _is_identity(node: Node) -> bool:
     """Whether a node returns its argument itself, which `run_decompositions` makes a copy."""
+    if node.target is torch.ops.aten.type_as.default:
+        return _looks_alike(node.args[0].meta.get("val"), node.meta.get("val"))
     is_dropout = node.target is torch.ops.aten.dropout.default
     return is_dropout and len(node.args) == 3 and node.args[2] is False
 
@@ -258,22 +296,7 @@ class _Copy:
                 self._write(node)
             elif node.target not in _PROVED:
                 self.values[node] = self._node(node, self._now)
-        old = self.program.graph_signature
-        results = next(n for n in reversed(self.graph.nodes) if n.op == "output").args[0]
-        outputs = [
-            OutputSpec(s.kind, type(s.arg)(name=n.name), s.target) if isinstance(n, Node) else s
-            for s, n in zip(old.output_specs, results, strict=True)
-        ]
-        return ExportedProgram(
-            root=GraphModule(self.program.graph_module, self.graph),
-            graph=self.graph,
-            graph_signature=ExportGraphSignature(list(old.input_specs), outputs),
-            state_dict=self.program.state_dict,
-            range_constraints=self.program.range_constraints,
-            module_call_graph=self.program.module_call_graph,
-            constants=self.program.constants,
-            verifiers=self.program.verifiers,
-        )
+        return _with_graph(self.program, self.graph)
 
     def _now(self, source: Node) -> Node:
         """The node that has the value of `source` at present."""

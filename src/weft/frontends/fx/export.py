@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from weft.errors import ProgramError
-from weft.frontends.fx.expand import expanded
+from weft.frontends.fx.expand import expanded, without_identities
 from weft.frontends.fx.registry import find_visitor
 
 
@@ -36,6 +36,10 @@ def exported(
     if example_inputs is None and example_kwargs is None:
         raise ProgramError("a module is exported with inputs; pass example_inputs=(tensor, ...)")
     args, kwargs = _examples(example_inputs, example_kwargs or {})
+    if not isinstance(
+        dynamic_shapes, torch.export.ShapesCollection
+    ):  # it knows tensors by identity
+        args, kwargs = pytree.tree_map(_another, (args, kwargs))
     if isinstance(example_inputs, torch.Tensor) and _is_of_one_tensor(dynamic_shapes):
         dynamic_shapes = (dynamic_shapes,)
     with _without_cache(module, kwargs), _layers_of_any_length():
@@ -104,6 +108,18 @@ def _examples(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], 
         if isinstance(leaf, np.ndarray):
             raise ProgramError("an example input is a NumPy array; pass torch.from_numpy(array)")
     return args, dict(kwargs)
+
+
+def _another(value: Any) -> Any:
+    """A tensor of the same memory instead of a tensor; other values as they are.
+
+    The exporter takes a tensor that it meets twice, as two arguments or as an argument and a
+    buffer, for one."""
+    if type(value) is not torch.Tensor:
+        return value
+    made = value.detach().requires_grad_(value.requires_grad)
+    vars(made).update(vars(value))
+    return made
 
 
 def _is_of_one_tensor(dynamic_shapes: Any) -> bool:
@@ -314,4 +330,4 @@ def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedPro
         return core
 
     core = expanded(program, stays, decomposed)
-    return decomposed(program) if core is None else core
+    return decomposed(without_identities(program)) if core is None else core
