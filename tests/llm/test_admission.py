@@ -173,6 +173,39 @@ def test_a_text_that_waits_too_long_ends(
     assert "waited 5 s" in str(ends[0].error)
 
 
+def test_a_text_that_can_start_is_not_too_late(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may take longer than a text may wait, and the text came while it was computed."""
+    clock = Clock(monkeypatch)
+    running = writer(tokenizer, 2, 128, admission=Admission(max_wait=5.0))
+    texts = [ticket(tokenizer, [5 + i], clock.now) for i in range(3)]
+    for text in texts:
+        running.add(text)
+    clock.now += 6.0
+    running.schedule()
+    assert [text.times.started for text in texts] == [clock.now, clock.now, 0.0]
+    assert (running.n_running, len(running.waiting), running.stats.late) == (2, 0, 1)
+
+
+def test_other_answers_to_a_prompt_that_has_started_are_not_too_late(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a request whose answers are written one after another could never end."""
+    clock = Clock(monkeypatch)
+    running = writer(tokenizer, 1, 128, admission=Admission(max_wait=5.0))
+    first = ticket(tokenizer, [5, 6], clock.now)
+    second = Ticket(first.request, tokenizer, lambda event: None, after=first)
+    second.times.asked = clock.now
+    running.add(first)
+    running.add(second)
+    running.step()
+    clock.now += 6.0
+    while running.step():
+        pass
+    assert (second.growth.n_drawn, running.stats.late) == (2, 0)
+
+
 def test_the_expected_wait_follows_the_starts(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +246,7 @@ def test_who_would_wait_too_long_is_refused_at_once(monkeypatch: pytest.MonkeyPa
         engine.submit(request([7], 2), lambda event: None)
     assert refused.value.retry_after == 8
     assert engine.stats.refused == 1
+    assert engine.run(lambda: 3).result(60) == 3  # between two steps, whoever waits
     expected[0] = 4.0
     assert finish(engine.generate(request([7], 2)))[1].reason == "length"
     engine.close()

@@ -51,7 +51,8 @@ class Admission:
             )
         if not 0 <= max_wait < 1e6:
             raise ContextError(
-                f"is {max_wait:g}; it is a number of seconds, 0 for any", argument="max_wait"
+                f"is {max_wait:g}; it is a number of seconds below 1,000,000, 0 for any",
+                argument="max_wait",
             )
         self.policy = policy
         self.max_wait = max_wait
@@ -88,11 +89,13 @@ class Admission:
         self._starts.append(text.times.started)
 
     def late(self) -> list[Ticket]:
-        """The texts that have waited longer than they may."""
+        """The texts that have waited longer than they may, without those of requests of which a
+        text has started."""
         if not self.max_wait or not self._waiting:
             return []
         before = monotonic() - self.max_wait
-        return [text for text in self._waiting if text.times.asked < before]
+        late = [text for text in self._waiting if text.times.asked < before]
+        return [text for text in late if text.after is None or not text.after.times.started]
 
     @property
     def n_tokens(self) -> int:
