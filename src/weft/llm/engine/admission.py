@@ -89,8 +89,8 @@ class Admission:
         self._starts.append(text.times.started)
 
     def late(self) -> list[Ticket]:
-        """The texts that have waited longer than they may, without those of requests of which a
-        text has started."""
+        """The texts that have waited longer than they may. A text with the prompt of one that has
+        started is not among them: it ends with its request."""
         if not self.max_wait or not self._waiting:
             return []
         before = monotonic() - self.max_wait
