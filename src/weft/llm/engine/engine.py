@@ -69,7 +69,7 @@ class Engine:
         self._writer = Writer(
             context, tokenizer, max_text=max_text, prompt_share=prompt_share,
             prompt_delay=prompt_delay, drafting=drafting, prefixes=prefixes,
-            admission=Admission(scheduling_policy, max_wait),
+            admission=Admission(scheduling_policy, max_wait, n_slots=n_seq),
         )  # fmt: skip
         self.context = context
         self.tokenizer = tokenizer
@@ -236,7 +236,7 @@ class Engine:
         if expected > queue.max_wait:
             self._writer.stats.refused += 1
             raise queue.busy(
-                f"{n_waiting} requests wait, about {expected:.0f} s of work and more than the "
+                f"{n_waiting} requests wait, about {expected:.1f} s of work and more than the "
                 f"{queue.max_wait:g} s that a request may wait; try again later", n_waiting,
             )  # fmt: skip
 
