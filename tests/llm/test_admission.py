@@ -152,6 +152,23 @@ def test_who_waits_for_a_shared_beginning_lends_it_its_turn(tokenizer: Tokenizer
     assert [slot.due for slot, _ in parts] == [short.turn]
 
 
+def test_a_turn_is_lent_for_the_shared_beginning_only(tokenizer: Tokenizer) -> None:
+    """Else a long prompt would be read before all that came after a short one that shares some."""
+    running = writer(tokenizer, 3, 512, prompt_share=8)
+    system = list(range(10, 74))
+    long = ticket(tokenizer, [*system, *([5] * 99)], 1.0)
+    running.add(long)
+    running.schedule()
+    running.add(ticket(tokenizer, [*system, 3], 1.0))
+    while long.n_read < len(system):
+        running.step()
+    other = ticket(tokenizer, list(range(100, 180)), 1.0)
+    running.waiting.add(other, 80, 0.001)  # between the turns of both
+    while not other.prompt_done:
+        running.step()
+    assert not long.prompt_done
+
+
 def test_a_text_that_waits_too_long_ends(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
