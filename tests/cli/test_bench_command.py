@@ -279,9 +279,9 @@ def test_several_sequences_at_a_time(path: Path) -> None:
     cells = shared.splitlines()[-1].split("|")[1:-1]
     assert [int(cell) for cell in cells[:4]] == [6, 3, 4, 6 + 3 * 4]
     assert len(shared.splitlines()[0].split("|")) == len(cells) + 2
-    for option in ("--tasks", "--profile"):
-        said = weft("bench", path, "-npl", "1", option).stderr
-        assert f"{option} is of tests with -p and -n; leave out -npl" in said
+    for option in (("--tasks",), ("--profile",), ("-p", "8"), ("-n", "8"), ("-d", "8")):
+        said = weft("bench", path, "-npl", "1", *option).stderr
+        assert f"{option[0]} is of tests with -p and -n; leave out -npl" in said
     refused = weft("bench", path, "-npl", "0")
     assert refused.returncode == 1 and "-npl and -npp must be at least 1" in refused.stderr
 

@@ -183,6 +183,8 @@ def test_devices_say_which_target_and_why(tmp_path: Path) -> None:
     assert (
         "WEFT_TARGET says so" in process_of("devices", env=env | {"WEFT_TARGET": "baseline"}).stdout
     )
+    said = process_of("devices", env=env | {"WEFT_TARGET": "avx9000"}).stdout
+    assert "in use: none (no kernel target 'avx9000'; this build has" in said
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.part("targets"))])

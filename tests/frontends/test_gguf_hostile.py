@@ -59,12 +59,12 @@ def counted() -> Iterator[Work]:
 
 
 def strings_of(path: Path, core: object) -> object:
-    """The lists of strings of a file, read by `core` or, where it is None, in Python; the message
-    when the file is refused."""
+    """The lists of a file as text, read by `core` or, where it is None, in Python; the message when
+    the file is refused."""
     with mock.patch("weft.frontends.gguf.metadata._core", lambda: core):
         try:
             with open_gguf(path) as file:
-                return [value for value in file.metadata.values() if isinstance(value, list)]
+                return [repr(value) for value in file.metadata.values() if isinstance(value, list)]
         except FormatError as error:
             return str(error)
 

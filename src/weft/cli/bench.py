@@ -166,7 +166,8 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if own.n_seqs or own.n_prompt_each or own.n_gen_each:
         ignored = {
             "--profile": own.show_profile, "--tasks": own.show_tasks, "--trace": own.trace,
-            "--html": own.html, "--tune": own.tune, "--kernel": own.kernel,
+            "--html": own.html, "--tune": own.tune, "--kernel": own.kernel, "-p": own.n_prompt,
+            "-n": own.n_gen, "-pg": own.pairs, "-d": own.n_depth,
         }  # fmt: skip
         for name in (name for name, given in ignored.items() if given):
             raise ContextError(f"{name} is of tests with -p and -n; leave out -npl, -npp and -ntg")

@@ -15,6 +15,7 @@ import typer
 from rich.status import Status
 from rich.table import Table
 
+from weft.backends.cpu.backend import require_target
 from weft.backends.cpu.record import choose
 from weft.cli.console import device_list, errors, wide
 from weft.errors import DeviceError
@@ -85,10 +86,11 @@ def _may_be_ended() -> Iterator[None]:
 
 
 def used_target() -> tuple[str | None, str]:
-    """The target that is used if no option names one, and why; None if all failed."""
-    if FLAGS.target:
-        return FLAGS.target, "WEFT_TARGET says so"
+    """The target that is used if no option names one, and why; None if there is none."""
     try:
+        if FLAGS.target:
+            require_target(FLAGS.target, even_if_failing=False)
+            return FLAGS.target, "WEFT_TARGET says so"
         choice = choose()
     except DeviceError as error:
         return None, str(error)

@@ -135,7 +135,7 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     s, counters = engine.stats, engine.context.counters
     prompt_speed, speed = s.speeds()
     yield "requests_total", "counter", "Texts accepted.", s.accepted
-    yield "requests_refused_total", "counter", "Texts refused for a full queue.", s.refused
+    yield "requests_refused_total", "counter", "Texts refused at once.", s.refused
     yield "requests_late_total", "counter", "Texts that waited longer than they may.", s.late
     yield "requests_ended_total", "counter", "Texts ended, by reason.", dict(s.ended)
     yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens

@@ -28,7 +28,7 @@ def state_cases() -> Iterator[Case]:
         yield Case("RNN", cell, bound(_rnn, cell, 64, 3))
         yield Case("RNN", f"{cell} reverse", bound(_rnn, cell, 33, 1, True))
     yield Case("RNN", "lstm proj", bound(_rnn, "lstm", 64, 2, False, 40))
-    yield Case("LINEAR_SCAN", "", lambda s: _linear_scan(s, 37, 2))
+    yield Case("LINEAR_SCAN", "many lanes", lambda s: _linear_scan(s, 37, 2))
     yield Case("LINEAR_SCAN", "one lane", lambda s: _linear_scan(s, 1, 5))
     yield Case(
         "SOLVE_TRI", "", lambda s: g.solve_tri(_triangle(s, 20, 3), s.normal(7, 20, 3)), 1e-6

@@ -137,7 +137,7 @@ class CpuBackend(BackendBase):
         run; the device then plans only."""
         chosen = target or FLAGS.target or best_target()
         if kernels is None:
-            _require_target(chosen, even_if_failing)
+            require_target(chosen, even_if_failing)
         self._kernels: Any = _native if kernels is None else kernels
         if activations not in ("native", "f32", "bf16"):
             raise DeviceError(f"activations must be 'native', 'f32' or 'bf16', got {activations!r}")
@@ -294,7 +294,9 @@ class CpuBackend(BackendBase):
         return NativeExecutable(self, program, split, memories)
 
 
-def _require_target(chosen: str, even_if_failing: bool) -> None:
+def require_target(chosen: str, even_if_failing: bool) -> None:
+    """Raises DeviceError for a target that this build does not have, that this machine cannot run
+    or, unless `even_if_failing`, whose kernels failed their check."""
     scores = dict(_native.targets())
     if chosen not in scores:
         raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")

@@ -41,9 +41,10 @@ MOST_RETRY = 60
 class Admission:
     """The queue of an engine. One thread changes it; any thread may read its numbers."""
 
-    def __init__(self, policy: Policy = POLICY, max_wait: float = 0.0) -> None:
+    def __init__(self, policy: Policy = POLICY, max_wait: float = 0.0, *, n_slots: int = 1) -> None:
         """`max_wait` is the maximum number of seconds that a text waits for its start; 0: any.
-        Raises ContextError for an unknown policy or a number that is not one of seconds."""
+        `n_slots` is the number of texts that run at the same time. Raises ContextError for an
+        unknown policy or a number that is not one of seconds."""
         if policy not in get_args(Policy):
             raise ContextError(
                 f"is {policy!r}; it must be one of {', '.join(get_args(Policy))}",
@@ -51,10 +52,12 @@ class Admission:
             )
         if not 0 <= max_wait < 1e6:
             raise ContextError(
-                f"is {max_wait:g}; it is a number of seconds, 0 for any", argument="max_wait"
+                f"is {max_wait:g}; it is a number of seconds below 1,000,000, 0 for any",
+                argument="max_wait",
             )
         self.policy = policy
         self.max_wait = max_wait
+        self._n_slots = n_slots
         self._waiting: list[Ticket] = []
         self._starts: deque[float] = deque(maxlen=STARTS)  # since the queue was empty
 
@@ -88,11 +91,13 @@ class Admission:
         self._starts.append(text.times.started)
 
     def late(self) -> list[Ticket]:
-        """The texts that have waited longer than they may."""
+        """The texts that have waited longer than they may. A text with the prompt of one that has
+        started is not among them: it ends with its request."""
         if not self.max_wait or not self._waiting:
             return []
         before = monotonic() - self.max_wait
-        return [text for text in self._waiting if text.times.asked < before]
+        late = [text for text in self._waiting if text.times.asked < before]
+        return [text for text in late if text.after is None or not text.after.times.started]
 
     @property
     def n_tokens(self) -> int:
@@ -106,11 +111,14 @@ class Admission:
 
     def expected(self, n_before: int) -> float:
         """Seconds that a text with `n_before` texts before it can be expected to wait, at the rate
-        of the last starts since the queue was empty; 0: no text waits."""
+        of the last starts since the queue was empty; 0: no text waits.
+
+        Texts that started together end together, so fewer starts than there are slots say nothing
+        about the rate: as many as there are slots are assumed to be near."""
         starts = tuple(self._starts)
         if not starts or not len(self):
             return 0.0
-        return n_before * (monotonic() - starts[0]) / max(len(starts) - 1, 1)
+        return n_before * (monotonic() - starts[0]) / max(len(starts) - 1, self._n_slots)
 
     def busy(self, why: str, n_before: int) -> BusyError:
         """The refusal of a text, with the seconds after which its client should try again."""

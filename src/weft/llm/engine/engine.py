@@ -69,7 +69,7 @@ class Engine:
         self._writer = Writer(
             context, tokenizer, max_text=max_text, prompt_share=prompt_share,
             prompt_delay=prompt_delay, drafting=drafting, prefixes=prefixes,
-            admission=Admission(scheduling_policy, max_wait),
+            admission=Admission(scheduling_policy, max_wait, n_slots=n_seq),
         )  # fmt: skip
         self.context = context
         self.tokenizer = tokenizer
@@ -104,14 +104,15 @@ class Engine:
         ticket.wake = self._wake
         with self._changed:
             self._require_place()
+            self._require_short_wait()
             self._writer.stats.accepted += 1
             self._arrived.append(ticket)
             self._changed.notify()
         return ticket
 
     def run(self, work: Callable[[], T]) -> Future[T]:
-        """Calls `work` in the engine's thread, between two steps. Raises BusyError as `submit`
-        does."""
+        """Calls `work` in the engine's thread, between two steps. Raises BusyError if the queue is
+        full or the engine is closing."""
         future: Future[T] = Future()
         with self._changed:
             self._require_place()
@@ -228,11 +229,14 @@ class Engine:
             self._writer.stats.refused += 1
             why = f"{at_hand} requests are running or waiting; try again later"
             raise queue.busy(why, n_waiting)
+
+    def _require_short_wait(self) -> None:
+        n_waiting, queue = self.n_waiting, self._writer.waiting
         expected = queue.expected(n_waiting) if queue.max_wait else 0.0
         if expected > queue.max_wait:
             self._writer.stats.refused += 1
             raise queue.busy(
-                f"{n_waiting} requests wait, about {expected:.0f} s of work and more than the "
+                f"{n_waiting} requests wait, about {expected:.1f} s of work and more than the "
                 f"{queue.max_wait:g} s that a request may wait; try again later", n_waiting,
             )  # fmt: skip
 

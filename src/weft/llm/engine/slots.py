@@ -40,8 +40,8 @@ class Slot:
     """A sequence of the context, and the text that it holds."""
 
     __slots__ = (
-        "draft", "in_flight", "known", "last_used", "n_done", "runs", "seq", "stops", "text",
-        "tokens", "turn",
+        "draft", "in_flight", "known", "last_used", "lent", "n_done", "runs", "seq", "stops",
+        "text", "tokens", "turn",
     )  # fmt: skip
 
     def __init__(self, seq: int) -> None:
@@ -60,6 +60,8 @@ class Slot:
         self.known: NDArray[np.int64] | None = None
         """The prompt of the text, or all tokens that the last text left; None: not known."""
         self.last_used = 0
+        self.lent: tuple[float, int] | None = None
+        """The turn of a text that waits for a beginning, and the number of tokens of that."""
         self.runs: list[tuple[int, int]] = []
         """First and end token of each image whose tokens are computed at once."""
         self.stops: list[int] = []
@@ -105,8 +107,13 @@ class Slot:
 
     @property
     def due(self) -> float:
-        """The turn of its text among others whose prompts are read."""
-        return 0.0 if self.text is None else self.text.turn
+        """The turn of its text among others whose prompts are read, or an earlier one that a text
+        lends it until their common beginning has been read."""
+        if self.text is None:
+            return 0.0
+        if self.lent is None or self.n_done >= self.lent[1]:
+            return self.text.turn
+        return min(self.text.turn, self.lent[0])
 
     @property
     def scores(self) -> bool:
@@ -214,7 +221,8 @@ class Slots:
         if n - now < SHARED:
             return None
         text.behind = best, best.text, n
-        best.text.turn = min(best.text.turn, text.turn)  # else it would wait for both
+        turn, end = best.lent or (text.turn, n)
+        best.lent = min(turn, text.turn), max(end, n)  # else it would wait for others, too
         return best
 
     def admit(self, text: Ticket) -> bool:
@@ -229,7 +237,7 @@ class Slots:
         slot, n = self._begin(text, prompt, key)
         scores = text.request.prompt_logprobs is not None
         slot.stops = [] if scores else self._prefixes.stops(prompt, n)
-        slot.tokens, slot.n_done, slot.text = prompt, n, text
+        slot.tokens, slot.n_done, slot.text, slot.lent = prompt, n, text, None
         slot.known = np.array(prompt, np.int64)
         spans = self._context.input_rows.spans(prompt)
         slot.runs = [(a, b) for a, b, run in spans if run is not None and run.together]

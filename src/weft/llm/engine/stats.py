@@ -65,7 +65,7 @@ class EngineStats:
 
     accepted: int = 0
     refused: int = 0
-    """Requests refused because the queue was full."""
+    """Requests refused at once, because the queue was full or the expected wait too long."""
     late: int = 0
     """Requests that waited longer than they may, and ended without a text."""
     ended: Counter[str] = field(default_factory=Counter)

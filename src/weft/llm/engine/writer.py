@@ -141,6 +141,7 @@ class Writer:
         start = perf_counter()
         self._drop_cancelled()
         self._admit()
+        self._drop_late()  # not before: a step may take longer than a text may wait
         dropped = self._slots.shift()
         if self._verification is not None:
             for slot, at, n in dropped:
@@ -304,6 +305,8 @@ class Writer:
         for text in [t for t in self.waiting if t.cancelled]:
             self.waiting.remove(text)
             self._tell(text, text.done("cancelled"))
+
+    def _drop_late(self) -> None:
         for text in self.waiting.late():
             self.waiting.remove(text)
             self.stats.late += 1
