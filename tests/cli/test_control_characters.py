@@ -9,7 +9,8 @@ import sys
 import pytest
 from rich.table import Table
 
-from weft.cli.console import TextOut, _Console
+from weft.cli.console import TextOut
+from weft.cli.screen import Screen
 from weft.serve.log import _Lines
 from weft.tables import CONTROLS
 
@@ -18,7 +19,7 @@ EVIL = "a\x1b]0;owned\x07b\x1b[2J\x9b31mc\x7f\n\td"
 
 def printed(what: object) -> str:
     out = io.StringIO()
-    _Console(file=out, width=200, force_terminal=True, color_system="standard").print(
+    Screen(file=out, width=200, force_terminal=True, color_system="standard").print(
         what, style="red", markup=False, highlight=False
     )
     return out.getvalue()

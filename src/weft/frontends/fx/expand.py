@@ -51,8 +51,8 @@ def expanded(
     """The program with every call that does not stay in core ops, and without in-place ops; None
     for programs that are only decomposed whole.
 
-    `decomposed` decomposes the sample program. Programs that hold other programs, that write
-    inputs, buffers or views, or whose sizes depend on data are only decomposed whole."""
+    `decomposed` decomposes the sample program. Programs that hold other programs or calls of vmap,
+    that write inputs, buffers or views, or whose sizes depend on data are only decomposed whole."""
     try:
         kinds: dict[Node, str] = {}
         sample: dict[str, Node] = {}
@@ -104,7 +104,8 @@ def _with_graph(program: ExportedProgram, graph: Graph) -> ExportedProgram:
 
 
 def _require_plain(node: Node) -> None:
-    if node.op == "get_attr":
+    of_vmap = getattr(node.target, "__module__", "").startswith("torch._functorch")
+    if node.op == "get_attr" or of_vmap:
         raise _NotExpandableError
     for fake in pytree.tree_leaves(node.meta.get("val")):
         is_tensor = isinstance(fake, torch.Tensor)
