@@ -105,6 +105,12 @@ def of_the_same_type(x: Any) -> Any:
     return y * 1
 
 
+def through_a_dropout(x: Any) -> Any:
+    y = x * 2
+    torch.nn.functional.alpha_dropout(y, 0.5, training=False).add_(1)
+    return y * 1
+
+
 def to_an_input(x: Any) -> Any:
     x.add_(1)
     return x * 2
@@ -124,7 +130,8 @@ EXPANDED: dict[str, tuple[Callable[..., Any], bool]] = {
     "two shapes": (lambda x: (x.flatten(), x[:1].flatten(), x.flatten() + 1), True),
     "in place": (chained, True),
     "written below a view": (through_a_view, False),
-    "written through type_as": (of_the_same_type, False),
+    "written through type_as": (of_the_same_type, True),
+    "written through a dropout": (through_a_dropout, True),
     "written input": (to_an_input, False),
     "a constant": (with_constants, True),
     "a size from data": (lambda x: x[x > 0].reshape(-1) * 2, False),
