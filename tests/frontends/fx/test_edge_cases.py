@@ -258,14 +258,23 @@ def test_a_query_that_sees_nothing_has_zeros(mask: Any, form: str) -> None:
     check(attend, q, k, v, mask, **({"rtol": 1e-2, "atol": 1e-2} if form == "f16" else {}))
 
 
-def test_an_unrolled_scan_of_nothing() -> None:
-    def scan(a: Any, b: Any, h: Any) -> Any:
-        states = []
-        for i in range(5):
-            h = a[:, i] * h + b[:, i]
-            states.append(h)
-        return torch.stack(states, 1), h
+def scan(a: Any, b: Any, h: Any) -> Any:
+    states = []
+    for i in range(5):
+        h = a[:, i] * h + b[:, i]
+        states.append(h)
+    return torch.stack(states, 1), h
 
+
+def test_an_unrolled_scan_keeps_its_dynamic_batch() -> None:
+    a, h = torch.arange(30.0).reshape(2, 5, 3) / 30, torch.ones(2, 3)
+    n = torch.export.Dim("n", max=8)
+    f = weft.from_torch(scan, (a, a, h), dynamic_shapes=[{0: n}] * 3)
+    more = (torch.cat([a, -a]), torch.cat([a, a]), torch.cat([h, h]))
+    torch.testing.assert_close(f(*more), scan(*more))
+
+
+def test_an_unrolled_scan_of_nothing() -> None:
     for shape in ((2, 5, 0), (0, 5, 3)):
         a, h = torch.ones(shape), torch.ones(shape[0], shape[2])
         torch.testing.assert_close(weft.from_torch(scan, (a, a, h))(a, a, h), scan(a, a, h))

@@ -36,9 +36,7 @@ def exported(
     if example_inputs is None and example_kwargs is None:
         raise ProgramError("a module is exported with inputs; pass example_inputs=(tensor, ...)")
     args, kwargs = _examples(example_inputs, example_kwargs or {})
-    if not isinstance(
-        dynamic_shapes, torch.export.ShapesCollection
-    ):  # it knows tensors by identity
+    if not isinstance(dynamic_shapes, torch.export.ShapesCollection):  # which knows its tensors
         args, kwargs = pytree.tree_map(_another, (args, kwargs))
     if isinstance(example_inputs, torch.Tensor) and _is_of_one_tensor(dynamic_shapes):
         dynamic_shapes = (dynamic_shapes,)

@@ -27,7 +27,6 @@ from weft.frontends.fx.layout import Value, contiguous
 from weft.frontends.fx.ops.matmul import product_of
 from weft.frontends.fx.ops.recurrent import SINGLE, layer_of
 from weft.frontends.fx.rewrite.table import factors, is_call, rewrite, source_of
-from weft.frontends.fx.sizes import as_int
 from weft.graph.size import Size, upper
 from weft.records import dataclass
 
@@ -213,7 +212,8 @@ def _is_plain(loop: Loop) -> bool:
     """Whether all states are float32 and of one shape, with elements."""
     fakes = [fake_of(n) for n in (loop.first, *loop.states)]
     same = all(f.shape == fakes[0].shape and f.dtype is torch.float32 for f in fakes)
-    return same and fakes[0].dim() > 0 and 0 not in [as_int(n) for n in fakes[0].shape]
+    is_empty = any(isinstance(n, int) and n == 0 for n in fakes[0].shape)
+    return same and fakes[0].dim() > 0 and not is_empty
 
 
 # -- the loop --------------------------------------------------------------------------------------
