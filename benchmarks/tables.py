@@ -1,14 +1,16 @@
 """Makes the tables of docs/speed.md anew, and the summary of them in README.md.
 
     python benchmarks/tables.py [--only programs,models] [--targets avx2,avx512]
-        [--python VENV/bin/python] [--peer lcpp=PATH/llama-bench] [--peer avx2:ik=PATH/llama-bench]
+        [--python VENV/bin/python] [--model SMOLLM2.gguf] [--peer lcpp=PATH/llama-bench]
+        [--batched lcpp=PATH/llama-batched-bench] [--start "PATH/llama-simple -m {model} -n 1 Hi"]
 
 A table is what one benchmark prints, once for each target that this processor has. Between the
 marks of a table in docs/speed.md stand the processor, the date, the commit of weft, the versions of
-the peers and the command; tables of other targets stay as they are. `--peer` has the command of a
-llama-bench for `compare.py`, for all targets or for one; `--python` is an interpreter that has weft
-and the packages of the peers. `--list` prints the tables and their commands, `--stale` the tables
-that are older than the kernels that they speak of. Nothing else should run on the machine.
+the peers and the command; tables of other targets stay as they are. The peers are executables of
+llama.cpp and its relatives, and the packages of `--python`, an interpreter that has weft, too. Each
+of these options can begin with a target and a colon (`--peer avx2:ik=PATH`), and counts for this
+target only. `--list` prints the tables and their commands, `--stale` the tables that are older than
+the kernels that they speak of. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -31,6 +33,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs/speed.md", ROOT / "README.md"
 KERNELS = ("native/src/kernels", "native/src/quants", "native/src/threads")
+PEERS = {
+    "peer": "NAME=COMMAND of a llama-bench",
+    "batched": "NAME=COMMAND of a llama-batched-bench",
+    "start": "COMMAND that starts and writes one token",
+}
+"""Options that have commands of peers."""
 TARGETS = ("amx", "avx512", "avx_vnni", "avx2", "i8mm", "dotprod", "neon")
 
 Rows = list[list[str]]
@@ -43,12 +51,15 @@ class Table:
 
     about: str
     command: str
-    """Words after `python benchmarks/`; `{json}` is a file that it writes, `{peers}` the peers."""
+    """Words after `python benchmarks/`; `{json}` is a file that it writes, `{peers}` the peers,
+    `{model}` the file of `--model`, and names of `MADE` are files of random weights."""
     ratios: dict[str, str]
     """What each column of ratios is about; a ratio above 1 says that weft is faster."""
     rows: Callable[[str, str], Rows]
     """The rows from what the benchmark printed and what it wrote."""
     kernels: Sequence[str] = KERNELS
+    peers: str = "peer"
+    """The option of `tables.py` that has the commands of its peers."""
 
 
 def printed(out: str, _: str) -> Rows:
@@ -73,21 +84,46 @@ def compared(_: str, written: str) -> Rows:
                 for name in engines
             }
             peers = [speed for name, speed in speeds.items() if name != "weft"]
-            row.append(" / ".join(f"{s:.3g}" if s else "-" for s in speeds.values()))
-            row.append(_ratio(speeds["weft"], max(peers, default=0.0)))
+            row.append(" / ".join(_rounded(speed) for speed in speeds.values()))
+            best = max(peers, default=0.0)
+            row.append(f"{speeds['weft'] / best:.2f}x" if best else "-")
         rows.append(row)
     return rows
 
 
-def _ratio(a: float, b: float) -> str:
-    text = f"{a / b:.2f}x" if a and b else "-"
-    return f"**{text}**" if a < b else text
+def _rounded(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 1000 else f"{speed:.3g}" if speed else "-"
 
 
 FORMATS = "q4_0,q8_0,q4_K_M,q5_K,q6_K,q3_K,iq4_xs,mxfp4,f16,bf16,tq2_0,iq1_s,iq2_xs,iq3_s"
 COMPARE = "compare.py --parts speed --n-layer 4 {peers} --json {json}"
 OF_TEXT = {"pp ratio": "prompts", "tg ratio": "tokens"}
 OF_PROGRAMS = {"best peer / weft": "programs"}
+
+
+def cases(options: dict[str, str], every: str) -> str:
+    """The cases of `benches.py` with these options, and with some that every case has."""
+    return shlex.join(f"{name}: {own} {every}" for name, own in options.items())
+
+
+EACH = "-npl 1,2,4,8,16,32 -npp 128 -ntg 32"
+TEXTS = {
+    "SmolLM2-135M": f"-m {{model}} {EACH}",
+    "1B shape, 4 layers, q4_0": f"-m {{1b}} {EACH}",
+}
+LONG = {
+    f"{name}, {cache}": f"-m {{{file}}} -d {depth} -ctk {cache} -ctv {cache}"
+    for name, file in (("heads of 128", "heads"), ("windows", "windows"), ("latent", "latent"))
+    for cache, depth in (("f16", 16384), ("q8_0", 8192))
+}
+MADE = {
+    "1b": "make_model.py {file} --n-layer 4",
+    "heads": "make_model.py {file} --n-layer 1 --n-head 16 --n-head-kv 4 --n-vocab 2048 "
+    "--n-ctx 40960",
+    "windows": "make_attention.py {file} --kind windows",
+    "latent": "make_attention.py {file} --kind latent",
+}
+"""How files of random weights are made."""
 TABLES = {
     "models": Table(
         "Four layers of the shape of Llama-3.2-1B with random weights and 32,000 words, one "
@@ -109,6 +145,36 @@ TABLES = {
         "The same with two threads, milliseconds of the clock",
         "torch_models.py --threads 2", OF_PROGRAMS, printed,
     ),
+    "texts": Table(
+        "Several texts at once, one thread: tokens per second of processor time of all texts "
+        "together, prompts and generated ones: medians of three",
+        f"benches.py {{peers}} --processor-time -r 3 {cases(TEXTS, '-t 1')}",
+        {"ratio": "several texts"}, printed, peers="batched",
+    ),
+    "texts-2": Table(
+        "The same with two threads, tokens per second of the clock",
+        f"benches.py {{peers}} -r 3 {cases(TEXTS, '-t 2')}",
+        {"ratio": "several texts"}, printed, peers="batched",
+    ),
+    "long": Table(
+        "512 prompt tokens and 16 generated ones behind a long text in the cache, one thread, "
+        "tokens per second of processor time. Random weights of q4_0: one layer of the width of "
+        "Llama-3.2-1B with 16 heads of 128, 4 of them in the cache; six layers of Gemma 3 1B, five "
+        "with windows of 512; two layers with DeepSeek-V2-Lite's latent",
+        f"benches.py {{peers}} --processor-time -r 1 {cases(LONG, '-t 1 -p 512 -n 16')}",
+        {"ratio": "long texts"}, printed,
+    ),
+    "start": Table(
+        "Whole processes that write one token with SmolLM2-135M, two threads, the file in the "
+        "system's cache: seconds, medians of seven, in brackets the least",
+        "start.py {model} --threads 2 --repetitions 7 {peers}", {}, printed, ("src",), "start",
+    ),
+    "executorch": Table(
+        "Programs of ExecuTorch, one thread, milliseconds of processor time: medians, in brackets "
+        "the least",
+        "executorch.py --threads 1 --processor-time", {"XNNPACK / weft": "ExecuTorch programs"},
+        printed,
+    ),
 }  # fmt: skip
 
 
@@ -116,8 +182,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(TABLES), help="tables (all)")
     parser.add_argument("--targets", help="targets (those of this processor)")
-    parser.add_argument("--python", default=sys.executable, help="interpreter of the benchmarks")
-    parser.add_argument("--peer", action="append", default=[], metavar="[TARGET:]NAME=COMMAND")
+    python = "interpreter of the benchmarks"
+    parser.add_argument("--python", action="append", default=[sys.executable], help=python)
+    parser.add_argument("--model", help="the file of SmolLM2-135M")
+    for option, executable in PEERS.items():
+        parser.add_argument(f"--{option}", action="append", default=[], help=executable)
     parser.add_argument(
         "--list", action="store_true", help="print tables and commands, run nothing"
     )
@@ -134,11 +203,11 @@ def main() -> None:
     if args.stale:
         print("\n".join(stale(PAGE.read_text("utf-8"))) or "no table is older than its kernels")
         return
-    targets = args.targets.split(",") if args.targets else own_targets(args.python)
+    targets = args.targets.split(",") if args.targets else own_targets(args.python[-1])
     for name in names:
         for target in targets:
             try:
-                text = measured(name, target, args.python, args.peer)
+                text = measured(name, target, args)
             except (subprocess.CalledProcessError, ValueError, LookupError) as e:
                 print(f"{name}, {target}: left as it was ({e})", file=sys.stderr)
                 continue
@@ -154,13 +223,18 @@ def own_targets(python: str) -> list[str]:
     return [target for target in TARGETS if target in there.split()]
 
 
-def measured(name: str, target: str, python: str, peers: Sequence[str]) -> str:
+def measured(name: str, target: str, args: argparse.Namespace) -> str:
     """Runs the benchmark of a table for a target; returns what stands between its marks."""
     table = TABLES[name]
+    python = options_for(args.python, target)[-1]
+    options = [f"--peer={peer}" for peer in options_for(getattr(args, table.peers), target)]
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        shown = table.command.format(peers=peer_options(peers, target), json="FILE")
-        words = shlex.split(table.command.format(peers=peer_options(peers, target), json=file.name))
-        print(f"{target}: {shown}", file=sys.stderr, flush=True)
+        values = {key: made(key, python) for key in MADE if f"{{{key}}}" in table.command}
+        if "{model}" in table.command:
+            values["model"] = args.model or no_model()
+        values |= {"peers": shlex.join(options), "json": file.name}
+        words = shlex.split(table.command.format(**values))
+        print(f"{target}: {shlex.join(words)}", file=sys.stderr, flush=True)
         run = subprocess.run(
             [python, str(ROOT / "benchmarks" / words[0]), *words[1:]], stdout=subprocess.PIPE,
             text=True, check=True, cwd=ROOT, env={**os.environ, **environment(target)},
@@ -173,6 +247,20 @@ def measured(name: str, target: str, python: str, peers: Sequence[str]) -> str:
     return "\n".join([*heading(table, target, versions), "", *markdown(rows)]) + "\n"
 
 
+def no_model() -> str:
+    raise ValueError("--model has the file of SmolLM2-135M")
+
+
+def made(name: str, python: str) -> str:
+    """The file of a model of `MADE`, made if it is not there."""
+    file = ROOT / "build/models" / f"tables-{name}.gguf"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        words = shlex.split(MADE[name].format(file=file))
+        subprocess.run([python, str(ROOT / "benchmarks" / words[0]), *words[1:]], check=True)
+    return str(file)
+
+
 def environment(target: str) -> dict[str, str]:
     """What keeps weft, and the peers that listen, to a target."""
     own = {"WEFT_TARGET": target, "OMP_NUM_THREADS": "1"}
@@ -181,16 +269,16 @@ def environment(target: str) -> dict[str, str]:
     return own
 
 
-def peer_options(peers: Iterable[str], target: str) -> str:
-    """The `--peer` of `compare.py` for a target."""
+def options_for(values: Iterable[str], target: str) -> list[str]:
+    """The values of an option that count for a target, without its name."""
     kept = []
-    for peer in peers:
-        of, colon, command = peer.partition(":")
-        if not colon or "=" in of:
-            kept.append(peer)
+    for value in values:
+        of, colon, rest = value.partition(":")
+        if not colon or of not in TARGETS:
+            kept.append(value)
         elif of == target:
-            kept.append(command)
-    return shlex.join(word for peer in kept for word in ("--peer", peer))
+            kept.append(rest)
+    return kept
 
 
 def versions_of(out: str, written: str) -> list[str]:
@@ -206,7 +294,8 @@ def heading(table: Table, target: str, versions: Sequence[str]) -> list[str]:
     """What a table is about, on what it was taken, and how."""
     taken = f"Target `{target}`, {processor()}, {date.today():%-d %B %Y}, weft {commit()}"
     beside = f"; {', '.join(versions)}" if versions else ""
-    words = table.command.format(peers="--peer NAME=PATH", json="FILE")
+    files = {key: f"{key}.gguf" for key in (*MADE, "model")}
+    words = table.command.format(peers="--peer PEER", json="FILE", **files)
     command = f"    WEFT_TARGET={target} python benchmarks/{words}"
     return [f"{table.about}. {taken}{beside}.", "", command]
 
@@ -228,11 +317,15 @@ def git(*command: str) -> str:
     return run.stdout.strip()
 
 
+LOST = re.compile(r"(?<=\| )0\.\d+x(?= )")
+"""A ratio below 1 at the beginning of a cell."""
+
+
 def markdown(rows: Rows) -> list[str]:
     head, *rest = [
         "| " + " | ".join(row) + " |" for row in rows if not set("".join(row)) <= set("-:|")
     ]
-    return [head, "|" + "---|" * len(rows[0]), *rest]
+    return [head, "|" + "---|" * len(rows[0]), *(LOST.sub(r"**\g<0>**", row) for row in rest)]
 
 
 def marks(name: str) -> tuple[str, str]:
