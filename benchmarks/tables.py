@@ -106,7 +106,7 @@ def cases(options: dict[str, str], every: str) -> str:
     return shlex.join(f"{name}: {own} {every}" for name, own in options.items())
 
 
-EACH = "-npl 1,2,4,8,16,32 -npp 128 -ntg 32"
+EACH = "-npl 1,8,16,32 -npp 128 -ntg 32"
 TEXTS = {
     "SmolLM2-135M": f"-m {{model}} {EACH}",
     "1B shape, 4 layers, q4_0": f"-m {{1b}} {EACH}",
@@ -349,8 +349,10 @@ def blocks(page: str) -> Iterable[tuple[str, str, str]]:
 
 def summarized(page: str) -> str:
     """For each table and column of ratios: the least, the median and the largest ratio."""
-    rows = [["what", "target", "rows", "least", "median", "most"]]
+    rows = [["what", "target", "rows", "least", "median", "greatest"]]
     for name, target, text in blocks(page):
+        if not text:
+            continue
         head, *cells = printed(text, "")
         for column, about in TABLES[name].ratios.items():
             found = [re.match(r"\**([\d.]+)x", row[head.index(column)]) for row in cells]

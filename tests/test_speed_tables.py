@@ -1,0 +1,28 @@
+"""The tables of docs/speed.md, and the summary of them in README.md."""
+
+from __future__ import annotations
+
+from benchmarks.tables import PAGE, README, TABLES, blocks, marks, printed, summarized
+
+
+def test_the_summary_says_what_the_tables_have() -> None:
+    begin, end = marks("summary")
+    text = README.read_text("utf-8").partition(begin)[2].partition(end)[0]
+    assert text == summarized(PAGE.read_text("utf-8"))
+
+
+def test_tables_have_rows_their_command_and_their_ratios() -> None:
+    for name, target, text in blocks(PAGE.read_text("utf-8")):
+        head, *rows = printed(text, "")
+        assert rows and f"WEFT_TARGET={target} python benchmarks/" in text, (name, target)
+        assert set(TABLES[name].ratios) <= set(head), (name, target)
+
+
+def test_a_ratio_below_one_is_bold_and_counted() -> None:
+    begin, end = marks("programs avx2")
+    rows = (
+        "| model | best peer / weft |\n|---|---|\n| a | **0.90x** (0.91x) |\n| b | 1.50x (2x) |\n"
+    )
+    assert "| programs, one thread | `avx2` | 2 | **0.90x** | 1.20x | 1.50x |" in summarized(
+        begin + rows + end
+    )
