@@ -23,6 +23,7 @@ def test_a_ratio_below_one_is_bold_and_counted() -> None:
     rows = (
         "| model | best peer / weft |\n|---|---|\n| a | **0.90x** (0.91x) |\n| b | 1.50x (2x) |\n"
     )
-    assert "| programs, one thread | `avx2` | 2 | **0.90x** | 1.20x | 1.50x |" in summarized(
-        begin + rows + end
+    assert (
+        "| PyTorch programs, one thread | `avx2` | 2 | **0.90x** | 1.20x | 1.50x |"
+        in summarized(begin + rows + end)
     )
