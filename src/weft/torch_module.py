@@ -26,7 +26,7 @@ from weft.frontends.fx import Converted, Input, Output, convert
 from weft.frontends.fx.converted import LEAVES, bound_arguments, flattener, positional_names
 from weft.frontends.fx.dtypes import STORED
 from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
-from weft.frontends.fx.hosted import array_of, unpacked
+from weft.frontends.fx.hosted import array_of, copied, unpacked
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
 from weft.notebook import in_notebook
@@ -305,21 +305,26 @@ class TorchModule:
         in_place = self.session.output_in_place(name, values)
         if in_place is not None:
             lying = torch.from_numpy(in_place.reshape(sizes))
+            if lying.numel() > _PARALLEL_COPY:
+                return lambda: copied(in_place, sizes, dtype)
             if dtype is torch.uint8:
                 return lambda: lying.to(dtype)
             same = lying.view(dtype)
             return lambda: same.clone()
 
         def stored() -> torch.Tensor:
-            tensor = torch.from_numpy(output(name, values).reshape(sizes))
-            if tensor.dtype is dtype:
-                return tensor
-            return tensor.to(dtype) if dtype is torch.uint8 else tensor.view(dtype)
+            array = output(name, values)
+            if dtype is torch.uint8:
+                return copied(array, sizes, dtype)
+            tensor = torch.from_numpy(array.reshape(sizes))
+            return tensor if tensor.dtype is dtype else tensor.view(dtype)
 
         return stored
 
 
 _MAX_CALLS = 16
+_PARALLEL_COPY = 32768
+"""The maximum number of elements that PyTorch clones without threads of its own (`copied`)."""
 
 
 @dataclass(frozen=True, slots=True)

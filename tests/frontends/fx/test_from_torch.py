@@ -267,3 +267,28 @@ def test_training_mode_is_named() -> None:
         weft.from_torch(module.train(), torch.randn(3, 8))
     weft.from_torch(module.eval(), torch.randn(3, 8))
     weft.from_torch(mlp().train(), torch.randn(3, 8))  # nothing is dropped
+
+
+OWN_THREADS = """
+import os, torch, weft
+def threads(): return len(os.listdir("/proc/self/task"))
+class Mixed(torch.nn.Module):
+    def forward(self, x, pixels):
+        return x + 1, pixels, x.bfloat16(), x.half(), x > 0
+torch.set_num_threads(1)
+x, pixels = torch.randn(200, 200), torch.randint(0, 256, (200, 200), dtype=torch.uint8)
+f = weft.from_torch(Mixed(), (x, pixels))
+for want, got in zip(Mixed()(x, pixels), f(x, pixels), strict=True):
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+torch.set_num_threads(3)
+before = threads()
+f(x, pixels)
+assert threads() == before, "a call has started threads of PyTorch"
+x.clone()
+assert threads() > before, "PyTorch copies this size without threads"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc has the threads of a process")
+def test_a_call_wakes_no_threads_of_pytorch() -> None:
+    subprocess.run([sys.executable, "-c", OWN_THREADS], check=True)

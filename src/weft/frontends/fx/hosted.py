@@ -357,13 +357,28 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     It copies only uint8; the array keeps the memory alive. Other types are flat bytes."""
     plain = tensor.detach()
     if plain.dtype is torch.uint8:
-        plain = plain.to(torch.int16)
+        # not by PyTorch, whose threads would take the processors of the call that follows
+        return np.asarray(plain.numpy(force=True).astype(np.int16))
     if plain.dtype not in STORED:
         whole = plain.resolve_conj().resolve_neg().contiguous()
         return np.asarray(whole.reshape(-1).view(torch.int8).numpy())
     if plain.dtype in _AS_INTEGERS:
         plain = plain.view(_AS_INTEGERS[plain.dtype])
     return np.asarray(plain.numpy(force=True))  # also of views that negate
+
+
+def copied(array: NDArray[Any], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor with a copy of what `array` stores of a type of `STORED`, made by this thread alone.
+
+    PyTorch copies more than 32,768 elements with threads of its own, which then spin for
+    milliseconds on the processors that the next call needs."""
+    fresh = torch.empty(shape, dtype=dtype)
+    if dtype is torch.uint8:
+        np.copyto(fresh.numpy(), array.reshape(shape), casting="unsafe")
+    else:
+        to = array_of(fresh)
+        np.copyto(to, array.view(to.dtype).reshape(shape))
+    return fresh
 
 
 class Weights:
