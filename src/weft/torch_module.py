@@ -310,6 +310,8 @@ class TorchModule:
             if dtype is torch.uint8:
                 return lambda: lying.to(dtype)
             same = lying.view(dtype)
+            if same.numel() >= _SHARED_COPY:
+                return lambda: torch.from_numpy(in_place.copy()).reshape(sizes).view(dtype)
             return lambda: same.clone()
 
         def stored() -> torch.Tensor:
@@ -325,6 +327,10 @@ class TorchModule:
 _MAX_CALLS = 16
 _PARALLEL_COPY = 32768
 """The maximum number of elements that PyTorch clones without threads of its own (`copied`)."""
+
+_SHARED_COPY = 1 << 15
+"""PyTorch copies tensors of at least this many numbers with threads of its own. They wait for more
+work in a loop, and for milliseconds the next call would have fewer processors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ void load_queries(const Job& job, const Tile& t) {
       cap != 0.0f ? job.call.f(FlashAttnSlot::kScale) / cap : job.call.f(FlashAttnSlot::kScale);
   for (int64_t r = 0; r < job.n_rows; ++r) {
     float* out = t.q + r * width;
-    load_floats(row_data(q, {job.token(r), job.head(r), job.batch}), q.type, q.nb[0], q.ne[0], out);
+    load_short(row_data(q, {job.token(r), job.head(r), job.batch}), q.type, q.nb[0], q.ne[0], out);
     multiply(out, scale, out, q.ne[0]);
     for (int64_t d = q.ne[0]; d < width; ++d) out[d] = 0;
   }

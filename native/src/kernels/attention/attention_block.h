@@ -61,10 +61,16 @@ struct Run {
       return;
     }
     for (int64_t cell = begin; cell < end; cell += kLanes) {
-      for (int64_t i = 0; i < kLanes; ++i) {
-        key.read(block.first + min64(cell + i, block.n - 1), t.turn + i * key.width);
+      int64_t stride = key.width;
+      const float* rows =
+          cell + kLanes <= block.n ? key.floats(block.first + cell, stride) : nullptr;
+      if (rows == nullptr) {
+        for (int64_t i = 0; i < kLanes; ++i) {
+          key.read(block.first + min64(cell + i, block.n - 1), t.turn + i * key.width);
+        }
+        rows = t.turn;
       }
-      turn_keys(t.turn, key.width, key.lanes, t.keys + cell * key.width);
+      turn_keys(rows, stride, key.lanes, t.keys + cell * key.width);
     }
     Ahead ahead = rows_ahead(value.cells(block.first, block.n), multiply_steps(n, begin, end));
     multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells, ahead);

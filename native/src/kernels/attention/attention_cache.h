@@ -43,13 +43,23 @@ struct Cache {
     return t.ne[0] / info.block * info.block_size;
   }
 
+  // The row of a cell where rows are whole vectors of floats, and then sets their `stride` in
+  // floats; else nullptr.
+  const float* floats(int64_t cell, int64_t& stride) const {
+    if (t.type != DType::kF32 || t.nb[0] != 4 || t.ne[0] != lanes || t.nb[1] % 4 != 0) {
+      return nullptr;
+    }
+    stride = t.nb[1] / 4;
+    return reinterpret_cast<const float*>(data + cell * t.nb[1]);
+  }
+
   // Reads a row as floats and pads it with zeros.
   void read(int64_t cell, float* out) const {
     const char* row = data + cell * t.nb[1];
     if (is_quantized(t.type)) {
       table().type(t.type).to_float(row, out, t.ne[0]);
     } else {
-      load_floats(row, t.type, t.nb[0], t.ne[0], out);
+      load_short(row, t.type, t.nb[0], t.ne[0], out);
     }
     for (int64_t d = t.ne[0]; d < width; ++d) out[d] = 0;
   }

@@ -88,20 +88,20 @@ template <int kRows, int kWide>
 static inline void add_values(const float* w, int64_t w_stride, const float* v, int64_t v_stride,
                               int64_t depth, const float* fade, float* out, int64_t out_stride) {
   vf s[kRows][kWide];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kWide; ++c) s[r][c] = load(out + r * out_stride + c * kLanes) * fade[r];
   }
   for (int64_t k = 0; k < depth; ++k) {
     vf row[kWide];
     for (int c = 0; c < kWide; ++c) row[c] = load(v + k * v_stride + c * kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const vf x = splat(w[r * w_stride + k]);
       for (int c = 0; c < kWide; ++c) s[r][c] = fma(x, row[c], s[r][c]);
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kWide; ++c) store(out + r * out_stride + c * kLanes, s[r][c]);
   }
@@ -119,21 +119,25 @@ static inline void add_rows_of(const Matrix& w, int64_t& r, const float* v, int6
   }
 }
 
+// The vectors of a row that sums are computed of together, and the rows for fewer vectors: enough
+// sums are under way that none is waited for.
+inline constexpr int kSumWide = kLanes == 16 ? 4 : 2;
+template <int kWide>
+inline constexpr int kRowsOf = kWide == kSumWide ? kSumRows : 8;
+
 template <int kWide>
 static inline void add_columns(const Matrix& w, const float* v, int64_t v_stride, int64_t depth,
                                const float* fade, float* out, int64_t out_stride, Ahead& ahead) {
   int64_t r = 0;
-  add_rows_of<kSumRows, kWide>(w, r, v, v_stride, depth, fade, out, out_stride, ahead);
+  add_rows_of<kRowsOf<kWide>, kWide>(w, r, v, v_stride, depth, fade, out, out_stride, ahead);
   add_rows_of<2, kWide>(w, r, v, v_stride, depth, fade, out, out_stride, ahead);
   add_rows_of<1, kWide>(w, r, v, v_stride, depth, fade, out, out_stride, ahead);
 }
 
-// The vectors of a row that sums are computed of together.
-inline constexpr int kSumWide = kLanes == 16 ? 4 : 2;
-
 // The steps of `ahead` in add_block.
 static inline int64_t add_steps(int64_t rows, int64_t width) {
-  return rows / kSumRows * (width / (kSumWide * kLanes));
+  const int64_t vectors = width / kLanes;
+  return rows / kSumRows * (vectors / kSumWide) + rows / kRowsOf<2> * (vectors % kSumWide / 2);
 }
 
 // out[r] = fade[r] out[r] + sum over i < depth of w[r][i] v[i], for all rows of `w`. `width`, the
@@ -144,6 +148,9 @@ static inline void add_block(const Matrix& w, const float* v, int64_t v_stride, 
   int64_t c = 0;
   for (; c + kSumWide * kLanes <= width; c += kSumWide * kLanes) {
     add_columns<kSumWide>(w, v + c, v_stride, depth, fade, out + c, out_stride, ahead);
+  }
+  for (; c + 2 * kLanes <= width; c += 2 * kLanes) {
+    add_columns<2>(w, v + c, v_stride, depth, fade, out + c, out_stride, ahead);
   }
   for (; c < width; c += kLanes) {
     add_columns<1>(w, v + c, v_stride, depth, fade, out + c, out_stride, ahead);
