@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "kernels/kernel.h"
-#include "kernels/simd/isa.h"
+#include "kernels/simd/dot_step.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -30,10 +30,8 @@ static inline __m512i byte_row(const int8_t* p) {
   return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128));
 }
 static inline __m512i byte_column(const int8_t* p) { return _mm512_loadu_si512(p); }
-// In assembly, because compilers copy sums that the intrinsic would overwrite.
 static inline ByteSums add_products(ByteSums sums, __m512i row, __m512i column) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(row), "v"(column));
-  return sums;
+  return dot_step(sums, row, column);
 }
 static inline __m512i ones() { return _mm512_set1_epi8(1); }
 static inline __m128i total(__m512i a, __m512i b, __m512i c, __m512i d) {
@@ -68,8 +66,7 @@ static inline __m256i byte_row(const int8_t* p) {
   return _mm256_xor_si256(byte_column(p), _mm256_set1_epi8(-128));
 }
 static inline ByteSums add_products(ByteSums sums, __m256i row, __m256i column) {
-  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(row), "x"(column));
-  return sums;
+  return dot_step(sums, row, column);
 }
 static inline __m256i ones() { return _mm256_set1_epi8(1); }
 #else

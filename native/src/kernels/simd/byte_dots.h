@@ -84,11 +84,11 @@ static inline FourVectors load_four(const void* p) {
 // two in each 16 bits.
 static inline vi add_bytes(vi acc, vi w, vi x) {
 #if defined(__AVX512VNNI__)
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
-      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+  return reinterpret_cast<vi>(dot_step(reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w),
+                                       reinterpret_cast<__m512i>(x)));
 #elif defined(__AVXVNNI__)
-  return reinterpret_cast<vi>(_mm256_dpbusd_avx_epi32(
-      reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
+  return reinterpret_cast<vi>(dot_step(reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(w),
+                                       reinterpret_cast<__m256i>(x)));
 #elif defined(WEFT_NEON)
   return dot_signed(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
 #else

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/simd/dot_step.h"
 #include "kernels/simd/vec.h"
 
 namespace weft::WEFT_TARGET {
@@ -163,11 +164,8 @@ static inline i32x8 dot_signed(i32x8 acc, s8x32 a, s8x32 b) {
 // Adds the products of the unsigned u and the signed x to acc. Lane i sums the elements 4i..4i+3.
 // On NEON, and on AVX2 without VNNI, u must be below 128.
 static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
-#if defined(__AVXVNNI__)
-  return reinterpret_cast<i32x8>(_mm256_dpbusd_avx_epi32(
-      reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
-#elif defined(WEFT_VNNI)
-  return reinterpret_cast<i32x8>(_mm256_dpbusd_epi32(
+#if defined(WEFT_VNNI)
+  return reinterpret_cast<i32x8>(dot_step(
       reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
 #elif defined(__AVX2__)
   const __m256i pairs =
