@@ -77,18 +77,18 @@ void attend(const Unit& unit, const Tile& tile) {
   }
   // The groups of a bundle share their mask.
   const Job any = unit.job(0);
-  const Share share(any, unit.part);
   start_sights(any, tile);
+  const Share share(any, tile, unit.part);
   for (int64_t first = 0; first < cells; first += kCells) {
     Block block = inspect_block(any, tile, first, min64(kCells, cells - first));
     if (block.seen == 0) continue;
-    if (share.has(any, tile)) {
+    if (share.has(tile, block)) {
       open_block(any, tile, &block);
       for (int64_t g = 0; g < n_groups; ++g) {
         attend_block(share, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
       }
     }
-    leave_block(any, tile);
+    leave_block(tile, block);
   }
   for (int64_t g = 0; g < n_groups; ++g) {
     const Job job = unit.job(g);

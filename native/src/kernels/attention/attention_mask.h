@@ -29,6 +29,12 @@ struct Job {
     if (call.src[3] == nullptr) return 1;
     return many_masks(call) ? n_rows : token(n_rows - 1) - token(0) + 1;
   }
+  // The first row of the tile whose row of the mask is `m` or a later one.
+  int64_t row_of(int64_t m) const {
+    if (m <= 0) return 0;
+    if (m >= n_masks()) return n_rows;
+    return many_masks(call) ? m : (token(0) + m) * plan.group - first;
+  }
 };
 
 // A block of cells. A cell counts as visible when some row of the tile sees it.
@@ -39,16 +45,9 @@ struct Block {
   uint64_t seen;       // bit i is set when cell i of the block is visible
   bool masked;         // false when all rows see all cells and the mask adds 0
   bool read;           // whether Tile::mask holds its mask
+  int64_t low, high;   // the rows of the mask that see a cell of it are among low..high
   int64_t n_seen;      // entries of Tile::cells
 };
-
-static inline void start_sights(const Job& job, const Tile& t) {
-  for (int64_t m = 0; m < job.n_masks(); ++m) t.sight[m] = {};
-  for (int64_t r = 0; r < job.n_rows; ++r) {
-    const int64_t token = job.token(r) - job.token(0);
-    t.masks[r] = job.n_masks() == 1 ? 0 : static_cast<int32_t>(many_masks(job.call) ? r : token);
-  }
-}
 
 // Bit i is set when cell i of a block is not hidden by a row of its mask.
 static inline uint64_t visible(const float* mask) {
@@ -77,9 +76,9 @@ static inline void set_sight(uint64_t bits, Sight* s) {
   s->next = count;
 }
 
-// Moves the sights behind the current block.
-static inline void leave_block(const Job& job, const Tile& t) {
-  for (int64_t m = 0; m < job.n_masks(); ++m) {
+// Moves the sights behind a block.
+static inline void leave_block(const Tile& t, const Block& block) {
+  for (int64_t m = block.low; m < block.high; ++m) {
     Sight& s = t.sight[m];
     if (s.sees == 0) continue;
     s.chunk += s.end != 0;
@@ -134,6 +133,38 @@ static inline const char* mask_row(const Job& job, int64_t row, int64_t first) {
   return row_data(mask, {token, head, job.batch % mask.ne[3]}) + first * mask.nb[0];
 }
 
+// The span of a row of an f16 mask over `blocks` whole blocks, found from both of its ends.
+static inline Span span_of(const char* mask, int64_t blocks) {
+  constexpr int64_t kBytes = 2 * kCells;
+  bool adds = false;
+  int64_t begin = 0;
+  while (begin < blocks && visible_halves(mask + begin * kBytes, &adds) == 0) ++begin;
+  int64_t end = blocks;
+  while (end > begin && visible_halves(mask + (end - 1) * kBytes, &adds) == 0) --end;
+  return {static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+}
+
+// Sets up t.sight, t.spans and t.masks. Many sequences in one cache see little of it each, so what
+// is outside a row's span is looked at here, once and in order, instead of in every block.
+static inline void start_sights(const Job& job, const Tile& t) {
+  const Tensor* mask = job.call.src[3];
+  const int64_t cells = job.call.src[1]->ne[1];
+  const int64_t n_masks = job.n_masks();
+  const int64_t blocks = cells / kCells;
+  const int32_t all = static_cast<int32_t>((cells + kCells - 1) / kCells);
+  for (int64_t m = 0; m < n_masks; ++m) {
+    t.sight[m] = {};
+    t.spans[m] = {0, all};
+    if (mask == nullptr || !is_halves(*mask, kCells)) continue;
+    const Span whole = span_of(mask_row(job, m, 0), blocks);
+    t.spans[m] = all == blocks ? whole : Span{whole.begin, all};
+  }
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    const int64_t token = job.token(r) - job.token(0);
+    t.masks[r] = n_masks == 1 ? 0 : static_cast<int32_t>(many_masks(job.call) ? r : token);
+  }
+}
+
 // Reads `n` cells of a row of the mask as floats, and hides the cells of the block behind them.
 static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t n, float* out) {
   const Tensor* mask = job.call.src[3];
@@ -150,10 +181,15 @@ static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t
 static inline Block inspect_block(const Job& job, const Tile& t, int64_t first, int64_t n) {
   const Tensor* mask = job.call.src[3];
   const bool halves = mask != nullptr && is_halves(*mask, n);
-  Block block = {first, n, 0, 0, 0, false, !halves, 0};
-  uint64_t by_all = ~uint64_t{0};
   const int64_t n_masks = job.n_masks();
+  Block block = {first, n, 0, 0, 0, false, !halves, n_masks, 0, 0};
+  uint64_t by_all = ~uint64_t{0};
   for (int64_t row = 0; row < n_masks; ++row) {
+    if (!t.spans[row].has(first / kCells)) {
+      t.sight[row].sees = 0;
+      by_all = 0;
+      continue;
+    }
     uint64_t bits = 0;
     if (halves) {
       const char* p = mask_row(job, row, first);
@@ -170,6 +206,10 @@ static inline Block inspect_block(const Job& job, const Tile& t, int64_t first, 
       block.masked |= hmax(largest) != 0.0f;
     }
     set_sight(bits, &t.sight[row]);
+    if (bits != 0) {
+      block.low = min64(block.low, row);
+      block.high = row + 1;
+    }
     block.seen |= bits;
     by_all &= bits;
   }
@@ -191,7 +231,7 @@ static inline void open_block(const Job& job, const Tile& t, Block* block) {
     }
   }
   if (!block->masked || block->read) return;
-  for (int64_t row = 0; row < job.n_masks(); ++row) {
+  for (int64_t row = block->low; row < block->high; ++row) {
     if (t.sight[row].sees == 0) continue;
     read_mask(job, row, block->first, block->n, t.mask + row * kCells);
   }
@@ -199,7 +239,7 @@ static inline void open_block(const Job& job, const Tile& t, Block* block) {
 
 // An upper bound on the number of cells that a row sees: the exact number (but for the last,
 // partial block) where the mask is f16, otherwise all cells.
-static inline int64_t most_seen(const Job& job) {
+static inline int64_t most_seen(const Job& job, const Tile& t) {
   const Tensor* mask = job.call.src[3];
   const int64_t cells = job.call.src[1]->ne[1];
   if (mask == nullptr || !is_halves(*mask, kCells)) return cells;
@@ -208,8 +248,9 @@ static inline int64_t most_seen(const Job& job) {
     const char* p = mask_row(job, row, 0);
     int64_t n = cells % kCells;
     bool adds = false;
-    for (int64_t i = 0; i + kCells <= cells; i += kCells) {
-      n += __builtin_popcountll(visible_halves(p + 2 * i, &adds));
+    const int64_t end = min64(t.spans[row].end, cells / kCells);
+    for (int64_t i = t.spans[row].begin; i < end; ++i) {
+      n += __builtin_popcountll(visible_halves(p + 2 * kCells * i, &adds));
     }
     most = max64(most, n);
   }
