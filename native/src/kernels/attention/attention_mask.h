@@ -20,6 +20,8 @@ struct Job {
   int64_t batch;
   int64_t first;
   int64_t n_rows;
+  int64_t first_group;  // of those that the unit computes in each block
+  int64_t n_groups;
 
   int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
   int64_t token(int64_t row) const { return (first + row) / plan.group; }
@@ -142,6 +144,27 @@ static inline Span span_of(const char* mask, int64_t blocks) {
   int64_t end = blocks;
   while (end > begin && visible_halves(mask + (end - 1) * kBytes, &adds) == 0) --end;
   return {static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+}
+
+// Whether the first and the last row of a tile share less than half of the cells that either sees.
+// It is asked of whole f16 masks of many blocks alone.
+static inline bool sees_apart(const Job& job) {
+  const Tensor* mask = job.call.src[3];
+  const int64_t cells = job.call.src[1]->ne[1];
+  if (mask == nullptr || !is_halves(*mask, kCells) || job.n_masks() == 1) return false;
+  const char* p = mask_row(job, 0, 0);
+  const char* q = mask_row(job, job.n_masks() - 1, 0);
+  int64_t by_first = 0, by_last = 0, by_both = 0;
+  bool adds = false;
+  for (int64_t i = 0; i + kCells <= cells; i += kCells) {
+    const uint64_t a = visible_halves(p + 2 * i, &adds);
+    const uint64_t b = visible_halves(q + 2 * i, &adds);
+    if ((a | b) == 0) continue;
+    by_first += __builtin_popcountll(a);
+    by_last += __builtin_popcountll(b);
+    by_both += __builtin_popcountll(a & b);
+  }
+  return 2 * by_both < min64(by_first, by_last);
 }
 
 // Sets up t.sight, t.spans and t.masks. Many sequences in one cache see little of it each, so what

@@ -238,7 +238,9 @@ static inline int64_t bundle_rows(const Call& call) {
 static inline size_t attention_scratch(const Call& call) {
   const Tensor& q = *call.src[0];
   const int64_t rows = min64(most_rows(call), (q.ne[1] * q.ne[2] + 3) / 4 * 4);
-  return lay_out(call, rows, max64(rows, bundle_rows(call)), nullptr, nullptr);
+  // Rows that are shared out among the units of all groups may not divide evenly.
+  const int64_t shared = rows + q.ne[2] / group_size(call);
+  return lay_out(call, rows, max64(shared, bundle_rows(call)), nullptr, nullptr);
 }
 
 // The bytes for the sums of chunks, which threads leave for each other in shared memory.
