@@ -113,27 +113,37 @@ def test_hidden_cells_are_never_read(tokens: int, target: str) -> None:
     assert nmse(got, attention(q, clean, clean, mask, 0.125)) < 1e-12
 
 
+@pytest.mark.parametrize("kv_heads", [1, 3])
 @pytest.mark.parametrize("each", [1, 3, 5, 7])
-def test_tokens_of_many_sequences(each: int, target: str) -> None:
-    """`each` tokens a sequence: a block of cells is seen by a few rows in the middle of a tile."""
+def test_tokens_of_many_sequences(each: int, kv_heads: int, target: str) -> None:
+    """`each` tokens a sequence: a block of cells is seen by a few rows in the middle of a tile,
+    whose bits are those of the row alone."""
     rng = np.random.default_rng(4)
     n_seq, cells = 33 // each, 80
-    tokens, heads = n_seq * each, 2
+    tokens, heads = n_seq * each, 2 * kv_heads
     q = rng.normal(size=(1, heads, tokens, 64)).astype(np.float32)
-    k, k64 = stored(rng.normal(size=(1, 1, n_seq * cells, 64)).astype(np.float32), "f16")
-    v, v64 = stored(rng.normal(size=(1, 1, n_seq * cells, 64)).astype(np.float32), "f16")
+    of_cache = (1, kv_heads, n_seq * cells, 64)
+    k, k64 = stored(rng.normal(size=of_cache).astype(np.float32), "f16")
+    v, v64 = stored(rng.normal(size=of_cache).astype(np.float32), "f16")
     mask = np.full((1, 1, tokens, n_seq * cells), -np.inf, np.float16)
     for t in range(tokens):
         # the last sequence has the first cells: rows have seen theirs when others see their own
         s = n_seq - 1 - t // each
         mask[..., t, s * cells : (s + 1) * cells - 3 * (t % each)] = 0
-    dst = result("f32", (64, heads, tokens))
     params = pack(FlashAttnParams(0.5))
+
+    def of(first: int, n: int, n_threads: int) -> np.ndarray:
+        dst = result("f32", (64, heads, n))
+        rows = slice(first, first + n)
+        sources = [tensor(q[:, :, rows]), k, v, tensor(mask[:, :, rows])]
+        return run_op("FLASH_ATTN_EXT", dst, sources, params, target, n_threads)
+
     for n_threads in (1, 4):
-        got = run_op(
-            "FLASH_ATTN_EXT", dst, [tensor(q), k, v, tensor(mask)], params, target, n_threads
-        )
+        got = of(0, tokens, n_threads)
         assert nmse(got, attention(q, k64, v64, mask, 0.5)) < 1e-12
+        by_token = got.reshape(tokens, -1)
+        for t in (0, tokens // 2, tokens - 1):
+            assert np.array_equal(by_token[t], of(t, 1, n_threads).reshape(-1))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8_0"])

@@ -44,25 +44,43 @@ void load_queries(const Job& job, const Tile& t) {
 }
 
 // A unit of work: one part of the chunks of a tile, for the groups of a bundle.
+//
+// Where the rows of a tile see different cells, as those of many sequences do, no row shares its
+// keys with another, but all groups share the mask. Then each of the units that have the same rows
+// of different groups takes a share of these rows for all groups, so that the mask is inspected
+// once and the keys of all groups, which are neighbours in the cache, are read together.
 struct Unit {
   const Call& call;
   const Plan& plan;
   int64_t tile;  // its number among all tiles
   int64_t part;
+  bool apart;
 
   Unit(const Call& c, const Plan& p, int64_t item)
-      : call(c), plan(p), tile(item % p.all_tiles), part(item / p.all_tiles) {}
+      : call(c), plan(p), tile(item % p.all_tiles), part(item / p.all_tiles), apart(false) {
+    apart = plan.bundle == 1 && plan.groups > 1 && !many_masks(call) && sees_apart(job(0));
+  }
 
   int64_t bundle() const { return tile / plan.tiles % plan.bundles; }
-  int64_t n_groups() const { return min64(plan.bundle, plan.groups - bundle() * plan.bundle); }
+  int64_t n_groups() const {
+    return apart ? plan.groups : min64(plan.bundle, plan.groups - bundle() * plan.bundle);
+  }
+  // The rows that it has of each group, at most.
+  int64_t rows() const { return apart ? (plan.tile + plan.groups - 1) / plan.groups : plan.tile; }
   Job job(int64_t group) const {
-    const int64_t first = tile % plan.tiles * plan.tile;
+    const int64_t share = apart ? bundle() : 0;
+    const int64_t tile_first = tile % plan.tiles * plan.tile;
+    const int64_t end = min64(tile_first + plan.tile, plan.rows);
+    const int64_t first = min64(tile_first + share * rows(), end);
+    const int64_t first_group = apart ? 0 : bundle() * plan.bundle;
     return {call,
             plan,
-            bundle() * plan.bundle + group,
+            first_group + group,
             tile / plan.tiles / plan.bundles,
             first,
-            min64(plan.tile, plan.rows - first)};
+            min64(rows(), end - first),
+            first_group,
+            n_groups()};
   }
 };
 
@@ -71,28 +89,28 @@ void attend(const Unit& unit, const Tile& tile) {
   const int64_t n_groups = unit.n_groups();
   for (int64_t g = 0; g < n_groups; ++g) {
     const Job job = unit.job(g);
-    const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
+    const Tile t = of_group(unit.call, tile, g, unit.rows());
     start(job, t);
     load_queries(job, t);
   }
   // The groups of a bundle share their mask.
   const Job any = unit.job(0);
-  const Share share(any, unit.part);
   start_sights(any, tile);
+  const Share share(any, tile, unit.part);
   for (int64_t first = 0; first < cells; first += kCells) {
     Block block = inspect_block(any, tile, first, min64(kCells, cells - first));
     if (block.seen == 0) continue;
-    if (share.has(any, tile)) {
+    if (share.has(tile, block)) {
       open_block(any, tile, &block);
       for (int64_t g = 0; g < n_groups; ++g) {
-        attend_block(share, unit.job(g), of_group(unit.call, tile, g, unit.plan.tile), block);
+        attend_block(share, unit.job(g), of_group(unit.call, tile, g, unit.rows()), block);
       }
     }
-    leave_block(any, tile);
+    leave_block(tile, block);
   }
   for (int64_t g = 0; g < n_groups; ++g) {
     const Job job = unit.job(g);
-    const Tile t = of_group(unit.call, tile, g, unit.plan.tile);
+    const Tile t = of_group(unit.call, tile, g, unit.rows());
     for (int64_t r = 0; r < job.n_rows; ++r) {
       const Sight& s = tile.sees(r);
       if (s.count != 0 && share.has(s.chunk)) end_chunk(job, t, r, s.chunk);
@@ -139,10 +157,11 @@ void collect(const Job& job, const Tile& t) {
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Plan plan = make_plan(call);
-  Tile tile;
-  lay_out(call, plan.tile, plan.tile * plan.bundle, scratch, &tile);
   for (int64_t item = begin; item < end; ++item) {
     const Unit unit(call, plan, item);
+    if (unit.job(0).n_rows == 0) continue;
+    Tile tile;
+    lay_out(call, unit.rows(), unit.rows() * unit.n_groups(), scratch, &tile);
     attend(unit, tile);
     if (plan.parts > 1) {
       // The last unit to count itself sees the sums that the others wrote before they did.
@@ -151,7 +170,7 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     }
     for (int64_t g = 0; g < unit.n_groups(); ++g) {
       const Job job = unit.job(g);
-      const Tile t = of_group(call, tile, g, plan.tile);
+      const Tile t = of_group(call, tile, g, unit.rows());
       if (plan.parts > 1) collect(job, t);
       finish(job, t);
     }

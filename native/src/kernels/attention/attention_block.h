@@ -18,9 +18,10 @@ struct Share {
   int64_t part;
   int64_t run;  // chunks per run
 
-  Share(const Job& job, int64_t of_part) : parts(job.plan.parts), part(of_part), run(1) {
+  Share(const Job& job, const Tile& t, int64_t of_part)
+      : parts(job.plan.parts), part(of_part), run(1) {
     if (parts == 1) return;
-    const int64_t chunks = (most_seen(job) + kChunkCells - 1) / kChunkCells;
+    const int64_t chunks = (most_seen(job, t) + kChunkCells - 1) / kChunkCells;
     run = max64(1, (chunks + parts / 2) / parts);
   }
   bool has(int64_t chunk) const { return parts == 1 || chunk / run % parts == part; }
@@ -29,8 +30,8 @@ struct Share {
     return s.sees != 0 && (has(s.chunk) || (s.end != 0 && has(s.chunk + 1)));
   }
   // Whether any row of tile `t` has work in this block and part.
-  bool has(const Job& job, const Tile& t) const {
-    for (int64_t m = 0; m < job.n_masks(); ++m) {
+  bool has(const Tile& t, const Block& block) const {
+    for (int64_t m = block.low; m < block.high; ++m) {
       if (has(t.sight[m])) return true;
     }
     return false;
@@ -156,15 +157,16 @@ struct Run {
 void attend_block(const Share& share, const Job& job, const Tile& t, const Block& block) {
   const Cache key(*job.call.src[1], job);
   const Cache value(*job.call.src[2], job);
-  int64_t first = 0;
-  while (first < job.n_rows) {
+  int64_t first = job.row_of(block.low);
+  const int64_t last = job.row_of(block.high);
+  while (first < last) {
     const Sight& s = t.sees(first);
     int64_t end = first + 1;
     if (!share.has(s)) {
       first = end;
       continue;
     }
-    while (end < job.n_rows) {
+    while (end < last) {
       const Sight& other = t.sees(end);
       if (other.sees == 0) break;
       if (share.parts > 1 && (other.chunk != s.chunk || other.end != s.end)) break;

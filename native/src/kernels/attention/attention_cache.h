@@ -29,8 +29,8 @@ struct Cache {
   // The groups of a bundle follow each other in every block. What is prefetched is read about
   // kAheadBytes later: by a later group, or by one of the first in the next block.
   int64_t ahead_of(const Job& job) const {
-    const int64_t first = job.group / job.plan.bundle * job.plan.bundle;
-    const int64_t n = min64(job.plan.bundle, job.plan.groups - first);
+    const int64_t first = job.first_group;
+    const int64_t n = job.n_groups;
     const int64_t step = kAheadBytes / max64(1, 2 * kCells * row_bytes());
     const int64_t next = job.group - first + max64(1, min64(step, n));
     const int64_t group = first + (next < n ? next : next - n);

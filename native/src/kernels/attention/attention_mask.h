@@ -20,6 +20,8 @@ struct Job {
   int64_t batch;
   int64_t first;
   int64_t n_rows;
+  int64_t first_group;  // of those that the unit computes in each block
+  int64_t n_groups;
 
   int64_t head(int64_t row) const { return group * plan.group + (first + row) % plan.group; }
   int64_t token(int64_t row) const { return (first + row) / plan.group; }
@@ -28,6 +30,12 @@ struct Job {
   int64_t n_masks() const {
     if (call.src[3] == nullptr) return 1;
     return many_masks(call) ? n_rows : token(n_rows - 1) - token(0) + 1;
+  }
+  // The first row of the tile whose row of the mask is `m` or a later one.
+  int64_t row_of(int64_t m) const {
+    if (m <= 0) return 0;
+    if (m >= n_masks()) return n_rows;
+    return many_masks(call) ? m : (token(0) + m) * plan.group - first;
   }
 };
 
@@ -39,16 +47,9 @@ struct Block {
   uint64_t seen;       // bit i is set when cell i of the block is visible
   bool masked;         // false when all rows see all cells and the mask adds 0
   bool read;           // whether Tile::mask holds its mask
+  int64_t low, high;   // the rows of the mask that see a cell of it are among low..high
   int64_t n_seen;      // entries of Tile::cells
 };
-
-static inline void start_sights(const Job& job, const Tile& t) {
-  for (int64_t m = 0; m < job.n_masks(); ++m) t.sight[m] = {};
-  for (int64_t r = 0; r < job.n_rows; ++r) {
-    const int64_t token = job.token(r) - job.token(0);
-    t.masks[r] = job.n_masks() == 1 ? 0 : static_cast<int32_t>(many_masks(job.call) ? r : token);
-  }
-}
 
 // Bit i is set when cell i of a block is not hidden by a row of its mask.
 static inline uint64_t visible(const float* mask) {
@@ -77,9 +78,9 @@ static inline void set_sight(uint64_t bits, Sight* s) {
   s->next = count;
 }
 
-// Moves the sights behind the current block.
-static inline void leave_block(const Job& job, const Tile& t) {
-  for (int64_t m = 0; m < job.n_masks(); ++m) {
+// Moves the sights behind a block.
+static inline void leave_block(const Tile& t, const Block& block) {
+  for (int64_t m = block.low; m < block.high; ++m) {
     Sight& s = t.sight[m];
     if (s.sees == 0) continue;
     s.chunk += s.end != 0;
@@ -146,6 +147,59 @@ static inline void load_short(const char* p, DType type, int64_t stride, int64_t
   store(out + n - kLanes, load(in + n - kLanes));  // the last numbers, some of them again
 }
 
+// The span of a row of an f16 mask over `blocks` whole blocks, found from both of its ends.
+static inline Span span_of(const char* mask, int64_t blocks) {
+  constexpr int64_t kBytes = 2 * kCells;
+  bool adds = false;
+  int64_t begin = 0;
+  while (begin < blocks && visible_halves(mask + begin * kBytes, &adds) == 0) ++begin;
+  int64_t end = blocks;
+  while (end > begin && visible_halves(mask + (end - 1) * kBytes, &adds) == 0) --end;
+  return {static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+}
+
+// Whether the first and the last row of a tile share less than half of the cells that either sees.
+// It is asked of whole f16 masks of many blocks alone.
+static inline bool sees_apart(const Job& job) {
+  const Tensor* mask = job.call.src[3];
+  const int64_t cells = job.call.src[1]->ne[1];
+  if (mask == nullptr || !is_halves(*mask, kCells) || job.n_masks() == 1) return false;
+  const char* p = mask_row(job, 0, 0);
+  const char* q = mask_row(job, job.n_masks() - 1, 0);
+  int64_t by_first = 0, by_last = 0, by_both = 0;
+  bool adds = false;
+  for (int64_t i = 0; i + kCells <= cells; i += kCells) {
+    const uint64_t a = visible_halves(p + 2 * i, &adds);
+    const uint64_t b = visible_halves(q + 2 * i, &adds);
+    if ((a | b) == 0) continue;
+    by_first += __builtin_popcountll(a);
+    by_last += __builtin_popcountll(b);
+    by_both += __builtin_popcountll(a & b);
+  }
+  return 2 * by_both < min64(by_first, by_last);
+}
+
+// Sets up t.sight, t.spans and t.masks. Many sequences in one cache see little of it each, so what
+// is outside a row's span is looked at here, once and in order, instead of in every block.
+static inline void start_sights(const Job& job, const Tile& t) {
+  const Tensor* mask = job.call.src[3];
+  const int64_t cells = job.call.src[1]->ne[1];
+  const int64_t n_masks = job.n_masks();
+  const int64_t blocks = cells / kCells;
+  const int32_t all = static_cast<int32_t>((cells + kCells - 1) / kCells);
+  for (int64_t m = 0; m < n_masks; ++m) {
+    t.sight[m] = {};
+    t.spans[m] = {0, all};
+    if (mask == nullptr || !is_halves(*mask, kCells)) continue;
+    const Span whole = span_of(mask_row(job, m, 0), blocks);
+    t.spans[m] = all == blocks ? whole : Span{whole.begin, all};
+  }
+  for (int64_t r = 0; r < job.n_rows; ++r) {
+    const int64_t token = job.token(r) - job.token(0);
+    t.masks[r] = n_masks == 1 ? 0 : static_cast<int32_t>(many_masks(job.call) ? r : token);
+  }
+}
+
 // Reads `n` cells of a row of the mask as floats, and hides the cells of the block behind them.
 static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t n, float* out) {
   const Tensor* mask = job.call.src[3];
@@ -162,11 +216,16 @@ static inline void read_mask(const Job& job, int64_t row, int64_t first, int64_t
 static inline Block inspect_block(const Job& job, const Tile& t, int64_t first, int64_t n) {
   const Tensor* mask = job.call.src[3];
   const bool halves = mask != nullptr && is_halves(*mask, n);
-  Block block = {first, n, 0, 0, 0, false, !halves, 0};
+  const int64_t n_masks = job.n_masks();
+  Block block = {first, n, 0, 0, 0, false, !halves, n_masks, 0, 0};
   uint64_t by_all = ~uint64_t{0};
   vf largest{};
-  const int64_t n_masks = job.n_masks();
   for (int64_t row = 0; row < n_masks; ++row) {
+    if (!t.spans[row].has(first / kCells)) {
+      t.sight[row].sees = 0;
+      by_all = 0;
+      continue;
+    }
     uint64_t bits = 0;
     if (halves) {
       const char* p = mask_row(job, row, first);
@@ -181,6 +240,10 @@ static inline Block inspect_block(const Job& job, const Tile& t, int64_t first, 
       for (int64_t i = 0; i < kCells; i += kLanes) largest = vmax(vabs(load(out + i)), largest);
     }
     set_sight(bits, &t.sight[row]);
+    if (bits != 0) {
+      block.low = min64(block.low, row);
+      block.high = row + 1;
+    }
     block.seen |= bits;
     by_all &= bits;
   }
@@ -203,7 +266,7 @@ static inline void open_block(const Job& job, const Tile& t, Block* block) {
     }
   }
   if (!block->masked || block->read) return;
-  for (int64_t row = 0; row < job.n_masks(); ++row) {
+  for (int64_t row = block->low; row < block->high; ++row) {
     if (t.sight[row].sees == 0) continue;
     read_mask(job, row, block->first, block->n, t.mask + row * kCells);
   }
@@ -211,7 +274,7 @@ static inline void open_block(const Job& job, const Tile& t, Block* block) {
 
 // An upper bound on the number of cells that a row sees: the exact number (but for the last,
 // partial block) where the mask is f16, otherwise all cells.
-static inline int64_t most_seen(const Job& job) {
+static inline int64_t most_seen(const Job& job, const Tile& t) {
   const Tensor* mask = job.call.src[3];
   const int64_t cells = job.call.src[1]->ne[1];
   if (mask == nullptr || !is_halves(*mask, kCells)) return cells;
@@ -220,8 +283,9 @@ static inline int64_t most_seen(const Job& job) {
     const char* p = mask_row(job, row, 0);
     int64_t n = cells % kCells;
     bool adds = false;
-    for (int64_t i = 0; i + kCells <= cells; i += kCells) {
-      n += __builtin_popcountll(visible_halves(p + 2 * i, &adds));
+    const int64_t end = min64(t.spans[row].end, cells / kCells);
+    for (int64_t i = t.spans[row].begin; i < end; ++i) {
+      n += __builtin_popcountll(visible_halves(p + 2 * kCells * i, &adds));
     }
     most = max64(most, n);
   }

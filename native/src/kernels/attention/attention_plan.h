@@ -136,6 +136,13 @@ struct Sight {
   int32_t next;   // visible cells of the chunk that the block ends in, up to the end of the block
 };
 
+// The blocks begin..end of cells outside which a row of the mask shows nothing.
+struct Span {
+  int32_t begin, end;
+
+  bool has(int64_t block) const { return begin <= block && block < end; }
+};
+
 // The state and the buffers of a tile, in scratch memory. dk and dv are the lengths of keys and
 // values; rows are padded with zeros to whole vectors.
 struct Tile {
@@ -157,6 +164,7 @@ struct Tile {
   // For all groups.
   float* mask;     // [rows][kCells], or one row per token where heads share the mask
   Sight* sight;    // [rows of the mask]
+  Span* spans;     // [rows of the mask]
   int32_t* masks;  // [rows], the row of the mask for each row of queries
   int32_t* cells;  // [kCells], the visible cells of the block, in order
 
@@ -169,11 +177,12 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
   const int64_t dk = pad(call.src[0]->ne[0]);
   const int64_t dv = pad(call.src[2]->ne[0]);
   constexpr int64_t kSight = sizeof(Sight) / sizeof(float);
+  constexpr int64_t kSpan = sizeof(Span) / sizeof(float);
   const int64_t sizes[] = {
       all * dk,      all * dv,      pad(all),           all * kStrip,  // the current chunk
       all * dv,      pad(all),      pad(all),                          // the chunks before it
       rows * kCells, pad(rows),     kCells * dk,        kCells * dv,   // the current group
-      kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows),    kCells,
+      kLanes * dk,   rows * kCells, pad(rows * kSight), pad(rows * kSpan), pad(rows), kCells,
   };
   constexpr int kParts = sizeof sizes / sizeof sizes[0];
   float* parts[kParts] = {};
@@ -198,8 +207,9 @@ static inline size_t lay_out(const Call& call, int64_t rows, int64_t all, char* 
           parts[11],
           parts[12],
           reinterpret_cast<Sight*>(parts[13]),
-          reinterpret_cast<int32_t*>(parts[14]),
-          reinterpret_cast<int32_t*>(parts[15])};
+          reinterpret_cast<Span*>(parts[14]),
+          reinterpret_cast<int32_t*>(parts[15]),
+          reinterpret_cast<int32_t*>(parts[16])};
   }
   return static_cast<size_t>(used) * sizeof(float);
 }
@@ -228,7 +238,9 @@ static inline int64_t bundle_rows(const Call& call) {
 static inline size_t attention_scratch(const Call& call) {
   const Tensor& q = *call.src[0];
   const int64_t rows = min64(most_rows(call), (q.ne[1] * q.ne[2] + 3) / 4 * 4);
-  return lay_out(call, rows, max64(rows, bundle_rows(call)), nullptr, nullptr);
+  // Rows that are shared out among the units of all groups may not divide evenly.
+  const int64_t shared = rows + q.ne[2] / group_size(call);
+  return lay_out(call, rows, max64(shared, bundle_rows(call)), nullptr, nullptr);
 }
 
 // The bytes for the sums of chunks, which threads leave for each other in shared memory.
