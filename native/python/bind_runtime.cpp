@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -156,6 +157,18 @@ bool run(Executor& executor, const std::vector<int64_t>& values) {
   return true;
 }
 
+void copy_bytes(const std::vector<uintptr_t>& targets, const std::vector<uintptr_t>& sources,
+                const std::vector<size_t>& sizes) {
+  if (sources.size() != targets.size() || sizes.size() != targets.size()) {
+    throw nb::value_error("copy_bytes needs one source and one size for each target");
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (sizes[i] == 0) continue;
+    std::memcpy(reinterpret_cast<void*>(targets[i]), reinterpret_cast<const void*>(sources[i]),
+                sizes[i]);
+  }
+}
+
 std::shared_ptr<weft::ThreadPool> make_pool(int n_threads, int poll, int priority,
                                             const std::vector<weft::Cpus>& cpus) {
   if (n_threads < 1 || n_threads > 1024) throw nb::value_error("n_threads must be 1..1024");
@@ -178,6 +191,10 @@ void bind_runtime(nb::module_& m) {
   m.def("numa_nodes", &weft::numa_nodes, "The usable processors of each NUMA node.");
   m.def("current_cpu", &weft::current_cpu,
         "The processor that runs the calling thread; -1 where the system does not say.");
+  m.def(
+      "copy_bytes", &copy_bytes, nb::arg("targets"), nb::arg("sources"), nb::arg("sizes"),
+      "Copies `sizes` bytes from each address of `sources` to that of `targets`; the caller keeps "
+      "both alive.");
   nb::class_<weft::ThreadPool>(m, "ThreadPool", "Persistent threads; the caller is one of them.")
       .def(nb::new_(&make_pool), nb::arg("n_threads"), nb::arg("poll") = 50,
            nb::arg("priority") = 0, nb::arg("cpus") = std::vector<weft::Cpus>(),

@@ -337,6 +337,11 @@ def current_cpu() -> int:
     The processor that runs the calling thread; -1 where the system does not say.
     """
 
+def copy_bytes(targets: Sequence[int], sources: Sequence[int], sizes: Sequence[int]) -> None:
+    """
+    Copies `sizes` bytes from each address of `sources` to that of `targets`; the caller keeps both alive.
+    """
+
 class ThreadPool:
     """Persistent threads; the caller is one of them."""
 

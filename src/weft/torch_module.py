@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from threading import RLock
 from typing import Any
 
@@ -23,12 +24,19 @@ from weft.execute.bound import BoundProgram
 from weft.execute.values import check_values, solve_size
 from weft.free_memory import available_bytes
 from weft.frontends.fx import Converted, Input, Output, convert
-from weft.frontends.fx.converted import LEAVES, bound_arguments, flattener, positional_names
+from weft.frontends.fx.converted import (
+    LEAVES,
+    bound_arguments,
+    flattener,
+    n_flat,
+    positional_names,
+)
 from weft.frontends.fx.dtypes import STORED
 from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
 from weft.frontends.fx.hosted import array_of, copied, unpacked
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
+from weft.native import _native
 from weft.notebook import in_notebook
 from weft.records import dataclass
 
@@ -126,7 +134,11 @@ class TorchModule:
         self._options = dict(options)
         self._session: Session | None = None
         self._flattened = None if converted.in_spec is None else flattener(converted.in_spec)
+        self._n_flat = n_flat(converted)
+        self._is_single = converted.out_spec is not None and converted.out_spec.is_leaf()
         self._calls: dict[tuple[Any, ...], _Call] = {}
+        self._last: _Call | None = None
+        """The steps of the call before."""
         self._calls_of: BoundProgram | None = None
         """The memory that the calls write to."""
 
@@ -191,13 +203,22 @@ class TorchModule:
         dynamic dimensions take their sizes from them. The results are new tensors on the cpu.
 
         Raises ProgramError, which names the argument, for one that does not fit."""
-        flat = self._flatten(args, kwargs)
-        call = self._call_with(flat)
+        flat: Sequence[Any] = args
+        if kwargs or len(args) != self._n_flat:
+            flat = self._flatten(args, kwargs)
+        call, sources = self._last, None
+        if call is not None and call.plain is not None and self._calls_of is self.session.bound:
+            sources = _addresses(flat, call.plain)
+        if call is None or sources is None:
+            call = self._call_with(self._flatten(args, kwargs) if flat is args else flat)
         session = self.session
-        for number, memory in call.writes:
-            np.copyto(memory, array_of(flat[number]))
-        for name in call.uploads:
-            session.upload(name)
+        if sources is None:
+            for number, memory in call.writes:
+                np.copyto(memory, array_of(flat[number]))
+            for name in call.uploads:
+                session.upload(name)
+        else:
+            _native.copy_bytes(call.targets, sources, call.sizes)
         session.clear_abort()
         session.execute(call.values)
         results = []
@@ -206,10 +227,10 @@ class TorchModule:
                 results.append(read())
             else:
                 flat[mutates].copy_(read())
+        if self._is_single:
+            return results[0]
         spec = self.converted.out_spec
-        if spec is None:
-            return results
-        return results[0] if spec.is_leaf() else pytree.tree_unflatten(results, spec)
+        return results if spec is None else pytree.tree_unflatten(results, spec)
 
     def _call_with(self, flat: Sequence[Any]) -> _Call:
         """The steps of a call with arguments of these types and shapes, kept for the next one."""
@@ -217,11 +238,12 @@ class TorchModule:
         if self._session is not None and self._calls_of is self._session.bound:
             known = self._calls.get(key)
             if known is not None:
+                self._last = known
                 return known
         values = self._sizes(flat)
         session = self.session
         check_values(session.program, values)
-        call = _Call(values, [], [], [])
+        call = _Call(values)
         for number, (port, arg) in enumerate(zip(self.converted.inputs, flat, strict=True)):
             if port.tensor is not None:
                 shape = array_of(arg).shape
@@ -233,7 +255,14 @@ class TorchModule:
             call.reads.append((self._reader(out, values), out.mutates))
         if self._calls_of is not session.bound or len(self._calls) >= _MAX_CALLS:
             self._calls.clear()
-        self._calls_of, self._calls[key] = session.bound, call
+        if not call.uploads and all(_is_plain(port) for port in self.converted.inputs):
+            memories = dict(call.writes)
+            for number in range(len(flat)):
+                place = memories.get(number)
+                call.targets.append(0 if place is None else place.ctypes.data)
+                call.sizes.append(0 if place is None else place.nbytes)
+            call.plain = tuple((tuple(arg.shape), arg.dtype) for arg in flat)
+        self._calls_of, self._calls[key], self._last = session.bound, call, call
         return call
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -304,15 +333,14 @@ class TorchModule:
         sizes = [evaluate(n, values) for n in out.shape]
         in_place = self.session.output_in_place(name, values)
         if in_place is not None:
-            lying = torch.from_numpy(in_place.reshape(sizes))
-            if lying.numel() > _PARALLEL_COPY:
-                return lambda: copied(in_place, sizes, dtype)
+            in_place = in_place.reshape(sizes)
             if dtype is torch.uint8:
-                return lambda: lying.to(dtype)
-            same = lying.view(dtype)
-            if same.numel() >= _SHARED_COPY:
-                return lambda: torch.from_numpy(in_place.copy()).reshape(sizes).view(dtype)
-            return lambda: same.clone()
+                return lambda: copied(in_place, sizes, dtype)
+            # NumPy allocates and copies in half of the time of `clone`, and without the threads of
+            # PyTorch, which would spin where the next call needs processors
+            if torch.from_numpy(in_place).dtype is dtype:
+                return lambda: torch.from_numpy(in_place.copy())
+            return lambda: torch.from_numpy(in_place.copy()).view(dtype)
 
         def stored() -> torch.Tensor:
             array = output(name, values)
@@ -325,26 +353,53 @@ class TorchModule:
 
 
 _MAX_CALLS = 16
-_PARALLEL_COPY = 32768
-"""The maximum number of elements that PyTorch clones without threads of its own (`copied`)."""
-
-_SHARED_COPY = 1 << 15
-"""PyTorch copies tensors of at least this many numbers with threads of its own. They wait for more
-work in a loop, and for milliseconds the next call would have fewer processors."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
     """The steps that all calls with arguments of the same types and shapes share."""
 
     values: dict[str, int]
     """The values of symbols."""
-    writes: list[tuple[int, NDArray[Any]]]
+    writes: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
     """The numbers of arguments, and the memory that each is copied to."""
-    uploads: list[str]
+    uploads: list[str] = field(default_factory=list)
     """The names of inputs that are sent to a device then."""
-    reads: list[tuple[Callable[[], Any], int | None]]
+    reads: list[tuple[Callable[[], Any], int | None]] = field(default_factory=list)
     """Functions that make the results, and the number of the argument that a result replaces."""
+    plain: tuple[tuple[tuple[int, ...], torch.dtype], ...] | None = None
+    """The shape and the type of each argument, where all of them are tensors whose bytes are copied
+    to memory of this process; None where one is not."""
+    targets: list[int] = field(default_factory=list)
+    """The address that the bytes of each argument of `plain` are copied to."""
+    sizes: list[int] = field(default_factory=list)
+    """The number of bytes that are copied of each argument of `plain`; 0 for one that no node
+    reads."""
+
+
+def _is_plain(port: Input) -> bool:
+    """Whether the memory of a tensor of PyTorch has the bytes that the program reads."""
+    return port.dtype in STORED and port.dtype is not torch.uint8
+
+
+def _addresses(
+    flat: Sequence[Any], plain: Sequence[tuple[tuple[int, ...], torch.dtype]]
+) -> list[int] | None:
+    """The addresses of tensors that have these shapes and types and lie in order in the memory of
+    this process; None where one does not."""
+    found = []
+    for arg, (shape, dtype) in zip(flat, plain, strict=True):
+        if type(arg) is not torch.Tensor or arg.dtype is not dtype or arg.shape != shape:
+            return None
+        if not arg.is_cpu or arg.layout is not torch.strided or arg.is_neg():
+            return None
+        if not arg.is_contiguous():
+            return None
+        address = arg.data_ptr()
+        if not address:
+            return None
+        found.append(address)
+    return found
 
 
 def _signature(flat: Sequence[Any]) -> tuple[Any, ...]:

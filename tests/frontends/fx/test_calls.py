@@ -164,6 +164,42 @@ def test_a_call_is_checked_like_the_first() -> None:
         torch.testing.assert_close(f(b=X.T, scale=2.0, a=X), want)
 
 
+class Marked(torch.Tensor):  # type: ignore[misc]
+    """A tensor of another class."""
+
+
+def test_tensors_may_lie_in_any_way_after_a_first_call() -> None:
+    f = weft.from_torch(lambda a, b: (2 * a + b, a > b), (X, X))
+    wide = torch.randn(4, 6)
+    lying = {
+        "in order": torch.randn(2, 4),
+        "turned": wide[:, :2].T,
+        "every other": torch.randn(4, 4)[::2],
+        "repeated": torch.randn(1, 4).expand(2, 4),
+        "a later part": torch.randn(5, 4)[2:4],
+        "negated": torch.imag(torch.conj(torch.randn(2, 4, dtype=torch.complex64))),
+        "with a gradient": torch.randn(2, 4, requires_grad=True),
+        "a parameter": torch.nn.Parameter(torch.randn(2, 4)),
+        "of another class": torch.randn(2, 4).as_subclass(Marked),
+        "zeros without memory": torch._efficientzerotensor((2, 4)),
+    }
+    for name, a in lying.items():
+        for b in (X, a):
+            f(X, X + 1)
+            for got, want in zip(f(a, b), (2 * a + b, a > b), strict=True):
+                assert torch.equal(torch.as_tensor(got), torch.as_tensor(want)), name
+        with pytest.raises(ProgramError, match="argument b has shape"):
+            f(a, X[:1])
+
+
+def test_types_of_every_size_after_a_first_call() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.uint8):
+        f = weft.from_torch(lambda x: (x.flip(0), 5), (X.to(dtype),))
+        for x in (X.to(dtype), (9 * X).to(dtype), (9 * X).to(dtype).T.contiguous().T):
+            got, five = f(x)
+            assert got.dtype == dtype and torch.equal(got, x.flip(0)) and five == 5
+
+
 def test_a_fixed_number_stays_what_it_was() -> None:
     f = weft.from_torch(lambda x, m: x * m, (X, 2))
     torch.testing.assert_close(f(X, 2), X * 2)

@@ -169,6 +169,45 @@ def test_what_comes_from_parameters_alone_is_computed_once() -> None:
     assert set(ops(program)) <= {"MUL_MAT", "ADD", "BINARY", "RESHAPE", "VIEW"}
 
 
+def test_parts_of_buffers_are_computed_once() -> None:
+    class Spread(torch.nn.Module):
+        """The messages of a graph, whose edges are taken apart, in both directions."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("edges", torch.tensor([[0, 2, 1], [1, 1, 2]]))
+            self.register_buffer("weights", torch.tensor([[3.0, 1.0], [2.0, 5.0], [4.0, 0.5]]))
+
+        def forward(self, x: Any) -> Any:
+            source, to = self.edges
+            degree = torch.zeros(3).index_add(0, to, torch.ones(3))
+            best, place = self.weights.max(1)
+            scale = degree.clamp(min=1).rsqrt() * best
+            return (x * scale)[source] + place[to]
+
+    module, x = Spread().eval(), rows(3)
+    program = weft.from_torch(module, x, host=False)
+    assert torch.allclose(program(x), module(x), atol=1e-6)
+    assert set(ops(program)) <= {"MUL", "INDEX", "CONVERT", "ADD"}
+
+
+def test_parts_of_parameters_are_read_where_these_lie() -> None:
+    class Halves(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(rows(2, 6, 4))
+
+        def forward(self, x: Any) -> Any:
+            first, second = self.w
+            return (x @ first.T) * (x @ second.T)
+
+    module, x = Halves(), rows(3, 4)
+    program = weft.from_torch(module, x)
+    assert torch.allclose(program(x), module(x), atol=1e-5)
+    (leaf,) = (t for t in program.graph.leaves if t.buffer is not None)
+    assert leaf.buffer.data.ctypes.data == module.w.data_ptr()
+
+
 def test_views_of_parameters_are_read_where_these_lie() -> None:
     class Turned(torch.nn.Module):
         def __init__(self) -> None:

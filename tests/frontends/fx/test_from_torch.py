@@ -123,25 +123,6 @@ def test_importing_weft_does_not_import_torch() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
-def test_large_results_leave_the_threads_of_pytorch_alone() -> None:
-    """A copy by PyTorch would start a thread of its pool, which then waits in a loop."""
-    code = """
-import os
-import numpy as np, torch, weft
-torch.set_num_threads(2)
-x = torch.from_numpy(np.full((200, 256), -1, np.float32))
-f = weft.from_torch(torch.nn.ReLU(), x, n_threads=1)
-f.session
-before = len(os.listdir("/proc/self/task"))
-kept, again = f(x), f(torch.from_numpy(-x.numpy()))
-assert len(os.listdir("/proc/self/task")) == before
-assert not kept.any() and again.shape == x.shape and bool((again == 1).all())
-x.clone()
-assert len(os.listdir("/proc/self/task")) == before + 1  # as it did for each result
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 class Counter(torch.nn.Module):
     """Adds what it is given, and counts."""
 

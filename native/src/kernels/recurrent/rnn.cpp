@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kMaxGates = 4;
 
+constexpr int kMaxVectors = 8;
+
 // Products of which a part of a step has at least so many that meeting another thread pays.
 constexpr int64_t kPartWork = 1 << 14;
 
@@ -125,76 +127,90 @@ void prepare(const Call& call, int64_t begin, int64_t end) {
 // ---- products -----------------------------------------------------------------------------------
 
 // Columns (sequences) that are multiplied at a time.
-constexpr int kMaxColumns = kRegisters == 32 ? 8 : 3;
+constexpr int kMaxColumns = kRegisters == 32 ? 8 : 6;
 
-// Panels that are multiplied at a time by `columns` columns: enough sums that none is waited for.
-constexpr int panels_for(int columns) {
-  if (columns == 1) return kRegisters == 32 ? 4 : 2;
-  return kRegisters == 32 ? (columns == 2 ? 4 : columns <= 4 ? 2 : 1) : columns == 2 ? 2 : 1;
+constexpr int kPanelVectors = static_cast<int>(kPanelRows) / kLanes;
+
+// Sums that registers hold beside weights and states. With fewer of them, a sum waits for its last
+// product.
+constexpr int kSums = kRegisters == 32 ? 24 : 12;
+
+// Vectors of units that are multiplied at a time by `columns` columns.
+constexpr int vectors_for(int columns) {
+  return kSums / columns < kMaxVectors ? kSums / columns : kMaxVectors;
 }
 
-// Panels and the columns that they are multiplied by; `out` has 32 sums for each of them, of a
-// panel all columns one behind the other, `panel_stride` apart.
+// Vectors of units and the columns that they are multiplied by. The weights of a unit are
+// kPanelRows apart, and so are its sums of two columns.
 struct Sums {
-  const float* panels[kMaxGates];
+  const float* words[kMaxVectors];
+  float* out[kMaxVectors];
   const float* x;
   int64_t x_stride;
   int64_t depth;
-  float* out;
-  int64_t panel_stride;
 };
 
 // A sum adds its products by ascending depth, whatever is multiplied together.
-template <int kPanels, int kColumns>
-void multiply(const Sums& s) {
-  constexpr int kAll = static_cast<int>(kPanelRows) / kLanes;
-  // as many sums as registers hold, and at least so many that none is waited for
-  constexpr int kVectors = kRegisters == 16 && kColumns != 2 ? 4 : 2;
-  for (int first = 0; first < kAll; first += kVectors) {
-    vf acc[kPanels][kColumns][kVectors] = {};
-    for (int64_t k = 0; k < s.depth; ++k) {
-      vf x[kColumns];
+template <int kVectors, int kColumns>
+[[gnu::noinline]] void multiply(const Sums& s) {
+  const float* words[kVectors];
 #pragma GCC unroll 8
-      for (int c = 0; c < kColumns; ++c) x[c] = splat(s.x[c * s.x_stride + k]);
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        const float* words = s.panels[p] + k * kPanelRows + first * kLanes;
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          const vf w = load(words + v * kLanes);
+  for (int v = 0; v < kVectors; ++v) words[v] = s.words[v];
+  const float* x = s.x;
+  const int64_t stride = s.x_stride;
+  vf acc[kColumns][kVectors] = {};
+  for (int64_t k = 0; k < s.depth; ++k, ++x) {
+    // the fewer of weights and states stay in registers
+    if constexpr (kVectors < kColumns) {
+      vf w[kVectors];
 #pragma GCC unroll 8
-          for (int c = 0; c < kColumns; ++c) acc[p][c][v] = fma(w, x[c], acc[p][c][v]);
-        }
-      }
-    }
-    for (int p = 0; p < kPanels; ++p) {
+      for (int v = 0; v < kVectors; ++v) w[v] = load(words[v] + k * kPanelRows);
+#pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) {
-        float* out = s.out + p * s.panel_stride + c * kPanelRows + first * kLanes;
-        for (int v = 0; v < kVectors; ++v) store(out + v * kLanes, acc[p][c][v]);
+        const vf state = in_register(splat(x[c * stride]));
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) acc[c][v] = fma(w[v], state, acc[c][v]);
+      }
+    } else {
+      vf state[kColumns];
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; ++c) state[c] = splat(x[c * stride]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        vf w = load(words[v] + k * kPanelRows);
+        if (kColumns > 1) w = in_register(w);
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) acc[c][v] = fma(w, state[c], acc[c][v]);
       }
     }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) store(s.out[v] + c * kPanelRows, acc[c][v]);
   }
 }
 
-template <int kPanels>
-void multiply(const Sums& s, int64_t columns) {
-  static_assert(kMaxColumns <= 8);
-  // only as many panels as `panels_for` says of so many columns
-  if (columns == 1) return multiply<kPanels, 1>(s);
-  if constexpr (kPanels <= panels_for(2)) {
-    if (columns == 2) return multiply<kPanels, 2>(s);
-  }
-  if constexpr (kPanels <= panels_for(3)) {
-    if (columns == 3) return multiply<kPanels, 3>(s);
-  }
-  if constexpr (kMaxColumns == 8 && kPanels <= 2) {
-    if (columns == 4) return multiply<kPanels, 4>(s);
-  }
-  if constexpr (kMaxColumns == 8 && kPanels == 1) {
-    if (columns == 5) return multiply<1, 5>(s);
-    if (columns == 6) return multiply<1, 6>(s);
-    if (columns == 7) return multiply<1, 7>(s);
-    return multiply<1, 8>(s);
+template <int kVectors, int kColumns>
+void multiply(const Sums& s, int64_t vectors) {
+  if (vectors == kVectors) return multiply<kVectors, kColumns>(s);
+  if constexpr (kVectors > 1) multiply<kVectors - 1, kColumns>(s, vectors);
+}
+
+template <int kColumns>
+void multiply(const Sums& s, int64_t vectors, int64_t columns) {
+  if (columns == kColumns) return multiply<vectors_for(kColumns), kColumns>(s, vectors);
+  if constexpr (kColumns > 1) multiply<kColumns - 1>(s, vectors, columns);
+}
+
+// Calls f(first, n) for parts of `n` things, of nearly one size and at most `most`.
+template <typename F>
+void for_even(int64_t n, int64_t most, const F& f) {
+  int64_t first = 0;
+  for (int64_t parts = (n + most - 1) / most; parts > 0; --parts) {
+    const int64_t some = (n - first + parts - 1) / parts;
+    f(first, some);
+    first += some;
   }
 }
 
@@ -202,29 +218,18 @@ void multiply(const Sums& s, int64_t columns) {
 // [panel][column][32].
 void multiply(const float* const* panels, int64_t n, const float* x, int64_t depth, int64_t columns,
               float* out) {
-  if (columns == 0) return;
-  const int64_t groups = (columns + kMaxColumns - 1) / kMaxColumns;
-  const int64_t most = (columns + groups - 1) / groups;
-  const int64_t at_once = panels_for(static_cast<int>(most));
-  for (int64_t p = 0; p < n; p += at_once) {
-    const int64_t count = min64(at_once, n - p);
-    int64_t column = 0;
-    for (int64_t left = groups; left > 0; --left) {
-      const int64_t some = (columns - column + left - 1) / left;
-      Sums s;
-      for (int64_t i = 0; i < count; ++i) s.panels[i] = panels[p + i];
-      s.x = x + column * depth;
-      s.x_stride = depth;
-      s.depth = depth;
-      s.panel_stride = columns * kPanelRows;
-      s.out = out + p * s.panel_stride + column * kPanelRows;
-      if (count == 4) multiply<4>(s, some);
-      if (count == 3) multiply<3>(s, some);
-      if (count == 2) multiply<2>(s, some);
-      if (count == 1) multiply<1>(s, some);
-      column += some;
-    }
-  }
+  for_even(columns, kMaxColumns, [&](int64_t column, int64_t some) {
+    for_even(n * kPanelVectors, vectors_for(static_cast<int>(some)), [&](int64_t first, int64_t m) {
+      Sums s{.x = x + column * depth, .x_stride = depth, .depth = depth};
+      for (int64_t i = 0; i < m; ++i) {
+        const int64_t panel = (first + i) / kPanelVectors;
+        const int64_t lane = (first + i) % kPanelVectors * kLanes;
+        s.words[i] = panels[panel] + lane;
+        s.out[i] = out + (panel * columns + column) * kPanelRows + lane;
+      }
+      multiply<kMaxColumns>(s, m, some);
+    });
+  });
 }
 
 // ---- gates --------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from weft.frontends.fx.hosted import Weights, add_region, carried_input, initial
 from weft.frontends.fx.layout import Carried, Value, folded_ne
 from weft.frontends.fx.ops.quantized import chooses_parameters
 from weft.frontends.fx.regions import (
+    Constant,
     Region,
     in_stages,
     known_constants,
@@ -143,7 +144,7 @@ class _Walk:
         self,
         program: ExportedProgram,
         sizes: Sizes,
-        known: dict[Node, torch.Tensor],
+        known: dict[Node, Constant],
         found: dict[Node, Region],
         reasons: Mapping[Node, str],
     ) -> None:
@@ -158,7 +159,7 @@ class _Walk:
         """Constants, and values computed from them."""
         self.regions = found
         """The nodes that PyTorch runs."""
-        self._constants: dict[Node, torch.Tensor] = dict(known)
+        self._constants = {n: v for n, v in known.items() if isinstance(v, torch.Tensor)}
         """Tensors that host functions read in PyTorch's memory."""
         self._drawn: Tensor | None = None
         self._given: set[Tensor] = set()
@@ -274,16 +275,16 @@ class _Walk:
 
     def _call(self, node: Node) -> None:
         builder = self.builder
+        constant = self.known.get(node)
+        if constant is not None:
+            if isinstance(constant, torch.Tensor) and constant.dtype in STORED:
+                builder.values[node] = self.weights.value(node.name, constant)
+            return
         if node.target is operator.getitem:
             built = builder.values[node.args[0]]
             builder.values[node] = built[node.args[1]] if isinstance(built, list) else None
             return
         if _is_size(node):
-            return
-        constant = self.known.get(node)
-        if constant is not None:
-            if constant.dtype in STORED:
-                builder.values[node] = self.weights.value(node.name, constant)
             return
         builder.current = node.name
         try:

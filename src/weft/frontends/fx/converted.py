@@ -109,6 +109,16 @@ def positional_names(converted: Converted) -> tuple[str, ...]:
     return names[: positional.num_children] if flat else ()
 
 
+def n_flat(converted: Converted) -> int | None:
+    """The number of arguments of a program that takes all of them by position and none of which
+    nests; None for another program."""
+    spec = converted.in_spec
+    if spec is None or spec.child(1).num_leaves:
+        return None
+    positional = spec.child(0).children()
+    return len(positional) if all(child.is_leaf() for child in positional) else None
+
+
 LEAVES = (torch.Tensor, int, float, str, type(None))
 """Types of arguments in which none nests."""
 

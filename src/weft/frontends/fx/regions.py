@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.export import ExportedProgram
@@ -153,11 +153,14 @@ large."""
 MAX_BUFFER = 2**16
 """Maximum number of elements of a buffer of any type that values are folded from."""
 
+Constant: TypeAlias = torch.Tensor | list[torch.Tensor]
+"""The result of a node that is folded: a list where it has several."""
+
 _BUFFERS = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
-def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+def known_constants(program: ExportedProgram) -> dict[Node, Constant]:
     """The small buffers that a program does not write, and all values that it computes from them
     and from its parameters alone, except for views of parameters, which are read where these lie.
 
@@ -166,8 +169,8 @@ def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
     signature = program.graph_signature
     written = {s.target for s in signature.output_specs if s.kind in _WRITTEN}
     specs = {spec.arg.name: spec for spec in signature.input_specs}
-    known: dict[Node, torch.Tensor] = {}
-    parameters: dict[Node, torch.Tensor] = {}
+    known: dict[Node, Constant] = {}
+    parameters: dict[Node, Constant] = {}
     in_place: set[Node] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -188,9 +191,14 @@ def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
             if value is not None:
                 made = any(n in parameters for n in node.all_input_nodes)
                 (parameters if made else known)[node] = value
-                if _is_view(node) and node.args[0] in in_place:
+                if (_is_view(node) or _is_part(node)) and node.args[0] in in_place:
                     in_place.add(node)
     return known | {n: value for n, value in parameters.items() if n not in in_place}
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a node is one of the results of its first argument."""
+    return node.target is operator.getitem
 
 
 def _is_view(node: Node) -> bool:
@@ -206,23 +214,27 @@ def _is_float_tensor(data: torch.Tensor) -> bool:
 
 
 def folded(
-    node: Node, known: Mapping[Node, torch.Tensor], parameters: Mapping[Node, torch.Tensor]
-) -> torch.Tensor | None:
+    node: Node, known: Mapping[Node, Constant], parameters: Mapping[Node, Constant]
+) -> Constant | None:
     """The result of a node whose tensors are all known, or None where it is not folded.
     `parameters` are float32 as well as known."""
-    fake, op = node.meta.get("val"), aten_op(node.target)
-    if op is None or op.namespace != "aten" or not isinstance(fake, torch.Tensor):
-        return None
     sources = {n: parameters[n] if n in parameters else known.get(n) for n in node.all_input_nodes}
     if any(data is None for data in sources.values()):
         return None
-    large = [data.numel() for n, data in sources.items() if n in parameters and data is not None]
-    if not is_static(fake.shape) or fake.numel() > max([MAX_FOLDED, *large]):
+    if _is_part(node):
+        source = sources.get(node.args[0])
+        return source[node.args[1]] if isinstance(source, list) else None
+    op = aten_op(node.target)
+    if op is None or op.namespace != "aten" or torch.Tag.nondeterministic_seeded in op.tags:
         return None
-    if large and fake.dtype != torch.float32:
-        return None
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        return None
+    large = [n for n in sources if n in parameters]
+    most = max([MAX_FOLDED, *(_numel(parameters[n]) for n in large)])
+    fakes = _flat(node.meta.get("val"))
+    for fake in fakes:
+        if not isinstance(fake, torch.Tensor) or not is_static(fake.shape) or fake.numel() > most:
+            return None
+        if large and fake.dtype != torch.float32:
+            return None
     args: Any = map_arg(node.args, sources.__getitem__)
     kwargs: Any = map_arg(dict(node.kwargs), sources.__getitem__)
     try:
@@ -230,10 +242,18 @@ def folded(
             result = op(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError):
         return None
-    if (
-        not isinstance(result, torch.Tensor)
-        or result.shape != fake.shape
-        or result.dtype != fake.dtype
-    ):
+    results = _flat(result)
+    if len(results) != len(fakes) or not all(map(_fits, results, fakes)):
         return None
-    return result
+    return results if isinstance(result, (list, tuple)) else results[0]
+
+
+def _numel(constant: Constant) -> int:
+    return sum(data.numel() for data in _flat(constant))
+
+
+def _fits(result: Any, fake: torch.Tensor) -> bool:
+    """Whether a result has the shape and the type that the exporter says."""
+    if not isinstance(result, torch.Tensor):
+        return False
+    return bool(result.shape == fake.shape and result.dtype == fake.dtype)
