@@ -194,6 +194,25 @@ def test_pools(op: str, dtype: str) -> None:
         agree(g.pool_2d(x, op, *ks, *ss, *ps), leaves)
 
 
+@pytest.mark.parametrize("channels", [3, 16, 91])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pools_with_channels_first(kind: str, channels: int) -> None:
+    leaves = Leaves(channels)
+    x = leaves.normal(channels, 9, 7, 2)
+    agree(g.pool_nd(kind, x, [1, 3, 3], [1, 2, 2], [0, 1, 1]), leaves)
+    agree(g.pool_nd(kind, x, [1, 2, 3], [1, 3, 1], count_include_pad=False), leaves)
+    if kind == "max":
+        values = np.zeros((7, 9, channels), np.float32)
+        values[3, 4, -1] = np.nan
+        holes = Leaves(channels)
+        node = g.pool_nd(kind, holes.put(values, "f32"), [1, 3, 3], [1, 3, 3])
+        operand = holes.operand(node.src[0])
+        for target in TARGETS:
+            got = run_op("POOL_ND", result("f32", node.ne), [operand], pack(node.params), target)
+            nans = np.argwhere(np.isnan(got.reshape(2, 3, channels)))
+            assert nans.tolist() == [[1, 1, channels - 1]], target
+
+
 @pytest.mark.parametrize(
     ("n", "width", "height", "w"), [(6, 9, 7, 4), (33, 5, 5, 5), (2, 3, 8, 11)]
 )

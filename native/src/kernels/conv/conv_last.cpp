@@ -46,6 +46,12 @@ struct Cut {
       block = max64(1, min64(block, (p.positions + blocks - 1) / blocks));
       blocks = blocks_of_all();
     }
+    if (n_threads > 1 && blocks < wanted) {
+      // of one size: a last one of few positions would leave its thread without work
+      const int64_t of_image = max64(1, blocks / max64(1, images));
+      block = max64(1, (positions + of_image - 1) / of_image);
+      blocks = blocks_of_all();
+    }
     const int64_t cuts = blocks >= wanted ? 1 : (wanted + blocks - 1) / max64(1, blocks);
     panels = max64(1, all / max64(1, min64(all, cuts)));
     parts = (all + panels - 1) / panels;

@@ -62,7 +62,7 @@ struct Squares {
   // Floats from one matrix of a panel's weights to the next.
   int64_t u_step() const { return p.channels * wide + kApart; }
 
-  static constexpr int64_t kNearInputs = 98304;  // floats
+  static constexpr int64_t kNearInputs = 122880;  // floats
   static constexpr int64_t kLeast = 36;
 };
 

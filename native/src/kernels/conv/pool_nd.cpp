@@ -6,6 +6,7 @@
 // are taken a piece at a time.
 #include "kernels/conv/conv_grid.h"
 #include "kernels/numbers.h"
+#include "kernels/simd/part.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -223,40 +224,57 @@ void pool_row(const Call& call, const Grid& g, const Row& row, const Results<T>&
   }
 }
 
-constexpr int64_t kPixel = 64;  // results that are kept in registers
+constexpr int kPixel = 4;  // vectors of results that are kept in registers
+
+// Results `first` on of windows one element wide, kV vectors or, with kPart, `n` of them.
+template <PoolKind kKind_, int kV, bool kPart>
+void pool_piece(const Grid& g, const Row& row, int64_t first, int64_t n, vf size) {
+  const auto get = [n](const float* p) { return kPart ? load_part(p, n) : load(p); };
+  vf best[kV];
+#pragma GCC unroll 4
+  for (int v = 0; v < kV; ++v) best[v] = splat(start_of<kKind_>());
+  for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
+    for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
+      const char* p = row.x + z * g.axes[2].step + y * g.axes[1].step;
+      const float* x = reinterpret_cast<const float*>(p) + first;
+#pragma GCC unroll 4
+      for (int v = 0; v < kV; ++v) {
+        const vf value = get(x + v * kLanes);
+        if constexpr (kKind_ == kAvg) {
+          best[v] += value;
+        } else {
+          const vf larger = value > best[v] ? value : best[v];
+          best[v] = value != value ? value : larger;
+        }
+      }
+    }
+  }
+  float* out = reinterpret_cast<float*>(row.out) + first;
+#pragma GCC unroll 4
+  for (int v = 0; v < kV; ++v) {
+    const vf value = kKind_ == kAvg ? best[v] / size : best[v];
+    if constexpr (kPart) {
+      store_part(out, value, n);
+    } else {
+      store(out + v * kLanes, value);
+    }
+  }
+}
 
 // A row of results of windows one element wide: the rows that they see, in the order of pool_row.
 template <PoolKind kKind_>
 void pool_pixel(const Call& call, const Grid& g, const Row& row) {
-  auto* out = reinterpret_cast<float*>(row.out);
   const int64_t n = g.axes[0].out;
   const bool padded = call.i(kCountIncludePad) != 0;
   const int64_t all = padded ? row.y.length * row.z.length : row.y.count() * row.z.count();
-  const auto size = static_cast<float>(call.i(kDivisor) != 0 ? call.i(kDivisor) : max64(1, all));
-  for (int64_t first = 0; first < n; first += kPixel) {
-    const int64_t count = min64(kPixel, n - first);
-    float best[kPixel];
-    for (int64_t i = 0; i < kPixel; ++i) best[i] = start_of<kKind_>();
-    for (int64_t z = row.z.begin; z < row.z.end; z += row.z.step) {
-      for (int64_t y = row.y.begin; y < row.y.end; y += row.y.step) {
-        const char* p = row.x + z * g.axes[2].step + y * g.axes[1].step;
-        const float* x = reinterpret_cast<const float*>(p) + first;
-        const auto take_one = [&](int64_t i) {
-          best[i] = kKind_ == kAvg                   ? best[i] + x[i]
-                    : x[i] > best[i] || x[i] != x[i] ? x[i]
-                                                     : best[i];
-        };
-        if (count == kPixel) {
-          for (int64_t i = 0; i < kPixel; ++i) take_one(i);
-        } else {
-          for (int64_t i = 0; i < count; ++i) take_one(i);
-        }
-      }
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      out[first + i] = kKind_ == kAvg ? best[i] / size : best[i];
-    }
+  const int64_t divisor = call.i(kDivisor) != 0 ? call.i(kDivisor) : max64(1, all);
+  const vf size = splat(static_cast<float>(divisor));
+  int64_t i = 0;
+  for (; i + kPixel * kLanes <= n; i += kPixel * kLanes) {
+    pool_piece<kKind_, kPixel, false>(g, row, i, kLanes, size);
   }
+  for (; i + kLanes <= n; i += kLanes) pool_piece<kKind_, 1, false>(g, row, i, kLanes, size);
+  if (i < n) pool_piece<kKind_, 1, true>(g, row, i, n - i, size);
 }
 
 // Whether pool_pixel can be it.
