@@ -304,19 +304,20 @@ class TorchModule:
         sizes = [evaluate(n, values) for n in out.shape]
         in_place = self.session.output_in_place(name, values)
         if in_place is not None:
-            lying = torch.from_numpy(in_place.reshape(sizes))
+            lying = in_place.reshape(sizes)
             if dtype is torch.uint8:
-                return lambda: lying.to(dtype)
-            same = lying.view(dtype)
-            if same.numel() >= _SHARED_COPY:
-                return lambda: torch.from_numpy(in_place.copy()).reshape(sizes).view(dtype)
+                return lambda: torch.from_numpy(lying.astype(np.uint8))
+            if lying.size >= _SHARED_COPY:
+                return lambda: torch.from_numpy(lying.copy()).view(dtype)
+            same = torch.from_numpy(lying).view(dtype)
             return lambda: same.clone()
 
         def stored() -> torch.Tensor:
-            tensor = torch.from_numpy(output(name, values).reshape(sizes))
-            if tensor.dtype is dtype:
-                return tensor
-            return tensor.to(dtype) if dtype is torch.uint8 else tensor.view(dtype)
+            array = output(name, values).reshape(sizes)
+            if dtype is torch.uint8:
+                return torch.from_numpy(array.astype(np.uint8))
+            tensor = torch.from_numpy(array)
+            return tensor if tensor.dtype is dtype else tensor.view(dtype)
 
         return stored
 

@@ -129,11 +129,16 @@ def test_large_results_leave_the_threads_of_pytorch_alone() -> None:
 import os
 import numpy as np, torch, weft
 torch.set_num_threads(2)
+class Bytes(torch.nn.Module):
+    def forward(self, x):
+        return (3 - x).to(torch.uint8)
 x = torch.from_numpy(np.full((200, 256), -1, np.float32))
 f = weft.from_torch(torch.nn.ReLU(), x, n_threads=1)
-f.session
+bytes = weft.from_torch(Bytes(), x, n_threads=1)
+f.session, bytes.session
 before = len(os.listdir("/proc/self/task"))
 kept, again = f(x), f(torch.from_numpy(-x.numpy()))
+assert bytes(x).dtype is torch.uint8 and bytes(x).shape == x.shape and bytes(x).numpy().min() == 4
 assert len(os.listdir("/proc/self/task")) == before
 assert not kept.any() and again.shape == x.shape and bool((again == 1).all())
 x.clone()
