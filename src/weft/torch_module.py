@@ -33,7 +33,7 @@ from weft.frontends.fx.converted import (
 )
 from weft.frontends.fx.dtypes import STORED
 from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
-from weft.frontends.fx.hosted import array_of, copied, unpacked
+from weft.frontends.fx.hosted import array_of, unpacked
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
 from weft.native import _native
@@ -335,7 +335,7 @@ class TorchModule:
         if in_place is not None:
             in_place = in_place.reshape(sizes)
             if dtype is torch.uint8:
-                return lambda: copied(in_place, sizes, dtype)
+                return lambda: torch.from_numpy(in_place.astype(np.uint8))
             # NumPy allocates and copies in half of the time of `clone`, and without the threads of
             # PyTorch, which would spin where the next call needs processors
             if torch.from_numpy(in_place).dtype is dtype:
@@ -343,10 +343,10 @@ class TorchModule:
             return lambda: torch.from_numpy(in_place.copy()).view(dtype)
 
         def stored() -> torch.Tensor:
-            array = output(name, values)
+            array = output(name, values).reshape(sizes)
             if dtype is torch.uint8:
-                return copied(array, sizes, dtype)
-            tensor = torch.from_numpy(array.reshape(sizes))
+                return torch.from_numpy(array.astype(np.uint8))
+            tensor = torch.from_numpy(array)
             return tensor if tensor.dtype is dtype else tensor.view(dtype)
 
         return stored

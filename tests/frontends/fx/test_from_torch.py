@@ -122,7 +122,6 @@ def test_importing_weft_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 class Counter(torch.nn.Module):
     """Adds what it is given, and counts."""
 

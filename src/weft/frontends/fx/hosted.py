@@ -367,20 +367,6 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     return np.asarray(plain.numpy(force=True))  # also of views that negate
 
 
-def copied(array: NDArray[Any], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor with a copy of what `array` stores of a type of `STORED`, made by this thread alone.
-
-    PyTorch copies more than 32,768 elements with threads of its own, which then spin for
-    milliseconds on the processors that the next call needs."""
-    fresh = torch.empty(shape, dtype=dtype)
-    if dtype is torch.uint8:
-        np.copyto(fresh.numpy(), array.reshape(shape), casting="unsafe")
-    else:
-        to = array_of(fresh)
-        np.copyto(to, array.view(to.dtype).reshape(shape))
-    return fresh
-
-
 class Weights:
     """Leaves for the constant tensors of a program; tensors that share memory share a leaf."""
 
