@@ -241,10 +241,12 @@ static inline void multiply_small(const char* panel, const ActivationTile<1>* x,
                                   float scale, float* out) {
   constexpr int kVectors = kPanelRows / kLanes;
   constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
+  // Farther than kAhead: a Zen 5 read nibbles 15% faster so, and bytes as fast.
+  constexpr int64_t kFar = 8192;
   const bool bursts = takes_bursts();
   vf acc[kVectors] = {};
   for (int64_t b = 0; b < n_chunks; ++b, panel += kBytes) {
-    if (bursts) prefetch_lines<kBytes>(panel + kAhead);
+    if (bursts) prefetch_lines<kBytes>(panel + kFar);
     add_small_block<F>(panel, x[b], acc);
   }
   for (int v = 0; v < kVectors; ++v) store(out + v * kLanes, acc[v] * splat(scale));

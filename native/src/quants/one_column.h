@@ -37,15 +37,9 @@ struct Ahead {
   // Before chunk `c` of the block. `how` is asked for before the loop: the question is a call, over
   // which no vector stays in a register.
   static inline void fetch(const char* block, int c, Asking how) {
-    // else GCC would find that the function has no effect, and leave its calls out
-    __asm__ volatile("");
     if constexpr (F::kChunks > 1 && kBytes >= 4096 && kBytes < 6144) {
       if (how == Asking::kShares) {
-#pragma GCC unroll 16
-        for (int64_t line = 0; line < kPart; line += 64) {
-          __builtin_prefetch(block + kFurther + c * kPart + line, 0, 3);
-        }
-        return;
+        return prefetch_lines<kPart>(block + kFurther + c * kPart);
       }
     }
     if constexpr (F::kChunks > 1 && kBytes >= 3072) {

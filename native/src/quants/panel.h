@@ -4,6 +4,7 @@
 #include "kernels/kernel.h"
 #include "kernels/simd/bytes.h"
 #include "kernels/simd/quads.h"
+#include "kernels/simd/stream.h"
 #include "kernels/simd/tiles.h"
 
 namespace weft::WEFT_TARGET {
@@ -80,6 +81,7 @@ struct Panel {
 
 // Asks for the `part`th of `n_parts` parts of what is ahead.
 static inline void fetch_ahead(const Panel& panel, int64_t part, int64_t n_parts) {
+  keep_prefetches();
   const int64_t lines = (panel.ahead_bytes + 63) / 64;
   const int64_t end = lines * (part + 1) / n_parts;
   for (int64_t line = lines * part / n_parts; line < end; ++line) {

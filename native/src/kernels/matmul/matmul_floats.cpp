@@ -512,8 +512,8 @@ constexpr SharedForm kPackedFloats = {
     .make =
         [](const Weights& w, const Columns& columns, int64_t, int64_t) {
           const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
-          // bf16 columns are words of pairs as they are, so that nothing is decoded
-          float decoded[1];
+          // for bf16 columns whose elements have gaps; others are words of pairs as they are
+          float decoded[2 * kSlabWords];
           for (int64_t c = 0; c < columns.n; ++c) {
             char* at = const_cast<char*>(columns.packed) + c * kColumnBytes;
             for (int64_t k = 0; k < w.k; k += kSlabWords * pair, at += columns.packed_step) {

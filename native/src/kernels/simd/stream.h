@@ -24,10 +24,15 @@ static inline bool takes_bursts() {
 #endif
 }
 
+// Keeps the function that calls this: GCC finds that a function of nothing but prefetches has no
+// effect, and leaves calls of it out where it is not inlined.
+static inline void keep_prefetches() { __asm__ volatile(""); }
+
 // In a loop in the order of addresses: unrolled, or shared out over the chunks, the bigger blocks
 // were read half as fast on x86. On ARM unrolled, for its counts of instructions.
 template <int64_t kBytes>
 static inline void prefetch_lines(const char* p) {
+  keep_prefetches();
 #if defined(WEFT_NEON)
 #pragma GCC unroll 128
 #else
@@ -40,6 +45,7 @@ static inline void prefetch_lines(const char* p) {
 // hardware does not foresee them: it follows each row to its end and then starts anew.
 template <int kRows, int64_t kBytes>
 static inline void prefetch_rows(const char* w, int64_t stride, int64_t at) {
+  keep_prefetches();
   for (int r = 0; r < kRows; ++r) {
     const char* p = w + (r + kRows) * stride + at;
     for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 2);
