@@ -13,7 +13,7 @@ from tests.llm.tiny import write_model
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.drafting.drafting import Drafter, Drafting
-from weft.llm.drafting.gain import Chance, Gain
+from weft.llm.drafting.gain import Chance, Gain, Odds
 from weft.llm.engine.request import Request, Ticket
 from weft.llm.engine.writer import Writer
 
@@ -37,6 +37,9 @@ class Eager(Gain):
 
     def length(self, chances: Sequence[Chance], n_base: int, room: int) -> int:
         return min(room // len(chances), 7)
+
+    def promises(self, odds: Odds, share: float) -> bool:
+        return True
 
     def rests(self, looked: float, n_texts: int) -> int:
         return 0

@@ -178,8 +178,11 @@ class Slow:
     name = "slow"
     trust = (0.7,)
 
-    def __init__(self, seconds: float, right: bool) -> None:
+    def __init__(
+        self, seconds: float, right: bool, share: float = 0.0, reading: float = 0.01
+    ) -> None:
         self.seconds, self.right, self.clock, self.n_asked, self.n_read = seconds, right, 0.0, 0, 0
+        self.share, self.reading = share, reading
 
     def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
         return 0, 30
@@ -188,7 +191,7 @@ class Slow:
         return len(tokens) - self.n_read
 
     def read(self, seq: int, tokens: Sequence[int]) -> None:
-        self.clock += 0.01 * self.unread(seq, tokens)
+        self.clock += self.reading * self.unread(seq, tokens)
         self.n_read = len(tokens)
 
     def drop(self, seq: int, start: int, n: int) -> None: ...
@@ -203,11 +206,12 @@ class Slow:
         self.n_read = 0
 
 
-def race(drafter: Slow, n: int, n_prompt: int = 100) -> float:
+def race(drafter: Slow, n: int, n_prompt: int = 100, follows: bool = True) -> float:
     """Writes `n` tokens of a prompt; returns the time in steps without drafts."""
     drafts = Drafting([drafter], 10, gain=Gain(), clock=lambda: drafter.clock)
     tokens = [0] * n_prompt
-    drafts.follow(0, tokens)
+    if follows:
+        drafts.follow(0, tokens)
     start, base = drafter.clock, drafter.clock
     while len(tokens) < n_prompt + n:
         base = drafter.clock
@@ -231,6 +235,61 @@ def test_the_time_of_the_drafter_is_a_cost() -> None:
     assert race(late, 300) < 1.04 and late.n_asked < 20
     wrong = Slow(0.05, False)
     assert race(wrong, 300) < 1.04 and wrong.n_asked < 30
+
+
+@pytest.mark.parametrize("n_texts", [1, 3])
+def test_a_model_about_as_slow_as_the_model_is_not_asked(n_texts: int) -> None:
+    """It reads and writes nothing, so that no time is lost; one of half the size is tried."""
+    late = Slow(0.8, True, share=0.8)
+    assert race(late, 300) == 1 and late.n_asked == late.n_read == 0
+    assert race(Slow(0.05, True, share=0.05), 300) < 0.35
+    half, wanted = Slow(0.5, True, share=0.5), [Wanted(i, [0] * 9, 30) for i in range(n_texts)]
+    for drafter in (late, half):
+        drafts = Drafting([drafter], 10, clock=lambda: 0.0)
+        assert drafts.unasked == ([late] if drafter is late else [])
+        for _ in range(200):
+            for text in wanted:
+                drafts.follow(text.seq, text.tokens)
+            drafts.note(n_texts, n_texts, 1.0, 1.0, n_texts)
+            drafts.propose(wanted, n_texts, 30)
+    assert late.n_asked == late.n_read == 0 and half.n_asked and half.n_read
+
+
+def test_an_ngram_drafts_beside_a_model_that_is_not_asked() -> None:
+    late = Slow(0.9, True, share=0.9)
+    drafts = Drafting([NgramDrafter(), late], 10, clock=lambda: 0.0)
+    for _ in range(3):
+        drafts.note(1, 1, 1.0, 1.0, 1)
+    assert drafts.propose([Wanted(0, [1, 2, 3, 4] * 5, 30)], 1, 30)[0] and not late.n_asked
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.66, 0.7, 0.8, 1.5])
+@pytest.mark.parametrize("slower", [1.0, 1.6])
+def test_wrong_guesses_of_a_model_cost_three_of_a_hundred(share: float, slower: float) -> None:
+    """Whether a prompt was read or not, and if the model takes longer than was expected of it."""
+    for reading, n_prompt in ((0.01, 1000), (share / 2, 33), (share, 20)):
+        drafter = Slow(share * slower, False, share, reading)
+        assert race(drafter, 160, n_prompt) < 1 / 0.97, (reading, n_prompt)
+        drafter = Slow(share * slower, False, share, reading)
+        assert race(drafter, 160, 50, follows=False) < 1 / 0.97, reading
+
+
+def test_the_share_of_a_model(paths: tuple[Path, Path], tmp_path: Path) -> None:
+    """It is that of the bytes that a token moves: about that of the layers in a deep model."""
+    deep = llama(tmp_path / "deep.gguf", **{"llama.block_count": 16})
+    model = Model.open(deep)
+    context = Context(model, 64, n_outputs=31, n_threads=1)
+    drafts = DraftModels(model, DraftOptions(model=paths[0])).drafting(context)
+    second = drafts.drafters[1] if drafts is not None else None
+    assert drafts is not None and isinstance(second, SecondModel)
+    layers = second.context.model.config.n_layer
+    assert layers / 16 < second.share < layers / 16 + 0.15 and not drafts.unasked
+    own = DraftModels(model, DraftOptions(model=deep))
+    with pytest.warns(UserWarning, match="draft model is not asked for guesses"):
+        drafts = own.drafting(context)
+    second = drafts.drafters[1] if drafts is not None else None
+    assert drafts is not None and isinstance(second, SecondModel)
+    assert second.share == 1 and drafts.unasked == [second]
 
 
 def test_prompts_are_not_read_where_drafts_do_not_pay() -> None:
@@ -266,6 +325,7 @@ def test_another_vocabulary(paths: tuple[Path, Path], tmp_path: Path) -> None:
         assert str(path) in str(caught.value) and str(paths[0]) in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:the draft model is not asked")
 def test_llm(paths: tuple[Path, Path]) -> None:
     """The texts of an LLM, with every kind of draft; the context of the draft is known."""
     each = [None, DraftOptions(model=paths[0]), DraftOptions(ngram=False, model=paths[1], most=4)]

@@ -216,6 +216,7 @@ def test_states_in_any_order(tmp_path: Path) -> None:
     assert not drafter.look(0, text[:7])[1] and drafter.look(0, text[:10])[1]
 
 
+@pytest.mark.filterwarnings("ignore:the layer that drafts is not asked")
 def test_llm(tmp_path: Path) -> None:
     path = knowing(tmp_path)
     texts = []

@@ -28,6 +28,7 @@ from weft.llm.model import Model
 from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.llm.planning.stage_report import token_bytes
 from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -249,13 +250,23 @@ class DraftModels:
                 "devices": context.plan.backends, "machines": context.machines,
                 "progress": progress,
             }  # fmt: skip
+            moved = token_bytes(context.plan)
             for model, sizes in self._contexts(context.n_ctx, n):
                 kind = SecondModel if model is self.second else NextTokens
-                drafters.append(kind(Context(model, **shared | sizes), n, options.p_min))
+                own = Context(model, **shared | sizes)
+                drafters.append(kind(own, n, options.p_min, token_bytes(own.plan) / moved))
         if not drafters:
             return None
         n_vocab = context.model.config.n_vocab
-        return Drafting(drafters, n_vocab, most=options.most, least=max(options.least, 1))
+        drafting = Drafting(drafters, n_vocab, most=options.most, least=max(options.least, 1))
+        for reader in drafting.unasked:
+            warnings.warn(
+                f"the {reader.name} is not asked for guesses: for a token it reads "
+                f"{reader.share:.2f} of the bytes that the model reads, which takes too long to "
+                "pay; one that reads at most half as many can pay",
+                stacklevel=6,
+            )
+        return drafting
 
     def _contexts(self, n_ctx: int, n_seqs: int) -> list[tuple[Model, dict[str, Any]]]:
         """Each model with the arguments of its context."""

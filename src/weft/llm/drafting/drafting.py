@@ -48,6 +48,10 @@ class Reader(Drafter, Protocol):
 
     Reading takes time, so it is asked for by itself, and only where drafts may pay."""
 
+    share: float
+    """Seconds that it is expected to take for a token, as a fraction of a step of the model that it
+    drafts for; 0: not known. It counts until the time was measured."""
+
     def unread(self, seq: int, tokens: Sequence[int]) -> int:
         """Number of `tokens` that it must read before it can propose what follows them."""
         ...
@@ -84,7 +88,8 @@ FADES = 0.99
 """Factor by which the known time of a drafter shrinks in each step without a draft, so that it is
 tried again; the credit bounds what that may cost."""
 GUESS = 0.02
-"""Steps that a drafter is assumed to take to read a token, until this was measured."""
+"""Steps that a drafter is assumed to take to read a token, until this was measured, if nothing is
+known of its speed. Reading a token takes no longer than writing one (`Reader.share`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,11 @@ class Drafting:
             odds = [Odds(p) for p in d.trust]
             self._sources.append(_Source(d, odds, Odds(sum(d.trust) / len(odds)), reader))
 
+    @property
+    def unasked(self) -> list[Reader]:
+        """The drafters that are too slow to be asked, as far as is known."""
+        return [s.reader for s in self._sources if s.reader and not self._may_pay(s, s.all)]
+
     def propose(self, wanted: Sequence[Wanted], n_base: int, room: int) -> list[Sequence[int]]:
         """A draft for each text, empty where none would pay. `n_base` is the number of columns of
         the batch without drafts, `room` the most that drafts may add."""
@@ -192,9 +202,7 @@ class Drafting:
             source, chance = self._look(text)
             best.append(source)
             chances.append(chance)
-        if not any(best):
-            return None
-        n = self.gain.length(chances, n_base, room)
+        n = self.gain.length(chances, n_base, room) if any(best) else 0
         if not n:
             for source in self._sources:  # a first time that was interrupted is forgotten
                 source.seconds *= FADES
@@ -240,6 +248,8 @@ class Drafting:
             if source.reader is None or source.failed or not tokens:
                 continue
             self._followed.add(seq)
+            if not self._may_pay(source, source.all):
+                continue
             pays = self.gain.pays(source.all, source.seconds)
             n = source.reader.unread(seq, tokens)
             if pays or self.gain.may_lose(self._expected(source, n)):
@@ -290,16 +300,26 @@ class Drafting:
             try:
                 which, most = source.drafter.look(text.seq, text.tokens)
                 odds = source.odds[which]
-                start = self._start(source, odds, text) if most >= self.least else 0.0
+                if most < self.least or not self._may_pay(source, odds):
+                    continue
+                start = self._start(source, odds, text)
             except Exception as error:
                 self._give_up(source, error)
                 continue
-            if most >= self.least and odds.p > 0:
+            if odds.p > 0:
                 one = Chance(odds, min(most, text.most), known.credit, source.seconds, start)
                 found.append((source, one))
         if len(found) == 1:
             return found[0]
         return max(found, key=lambda pair: self.gain.rate(pair[1]), default=(best, chance))
+
+    def _may_pay(self, source: _Source, odds: Odds) -> bool:
+        """False if its drafts would not pay even if checking them took no time. A drafter that is
+        about as slow as the model is not asked at all: the first question would be in vain, too."""
+        if source.seconds:
+            return self.gain.promises(odds, source.seconds / max(self.gain.steps(1), 1e-9))
+        share = source.reader.share if source.reader is not None else 0.0
+        return self.gain.promises(source.all, share)
 
     def _start(self, source: _Source, odds: Odds, text: Wanted) -> float:
         """The seconds that a drafter must read before it can propose anything, besides the last
@@ -317,7 +337,8 @@ class Drafting:
 
     def _expected(self, source: _Source, n: int) -> float:
         """The seconds that a drafter needs to read `n` tokens, as far as is known."""
-        return n * (source.reading or self.gain.steps(GUESS))
+        share = source.reader.share if source.reader is not None else 0.0
+        return n * (source.reading or self.gain.steps(share or GUESS))
 
     def _read(self, source: _Source, seq: int, tokens: Sequence[int]) -> float:
         """Lets a drafter read a text; returns the seconds that it took."""

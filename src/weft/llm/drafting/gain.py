@@ -196,6 +196,11 @@ class Gain:
                 break
         return best
 
+    def promises(self, odds: Odds, share: float) -> bool:
+        """True if drafts with such odds, by a drafter that takes `share` of a step for a token,
+        would make a text faster if checking them took no time."""
+        return any(1 + odds.expected(k) > WORTH * (1 + k * share) for k in LENGTHS)
+
     def pays(self, odds: Odds, seconds: float) -> bool:
         """True if drafts with such odds, by a drafter that takes `seconds` for a token, make a text
         alone faster; also as long as times are unknown."""

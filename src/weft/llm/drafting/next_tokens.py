@@ -65,10 +65,12 @@ class NextTokens:
     name = "layer that drafts"
     trust: Sequence[float] = (0.6, 0.8, 0.9)
 
-    def __init__(self, context: Context, n_seqs: int, p_min: float = 0.0) -> None:
+    def __init__(
+        self, context: Context, n_seqs: int, p_min: float = 0.0, share: float = 0.0
+    ) -> None:
         """`context` is that of the layer, with the option `states`; see `SecondModel`."""
         self.cache = OwnCache(context, n_seqs)
-        self.p_min = p_min
+        self.p_min, self.share = p_min, share
         self._waiting = [_Waiting() for _ in range(n_seqs)]
         self._start = [0] * n_seqs
         """Position in the text of the first token in the cache."""
@@ -167,11 +169,14 @@ class SecondModel:
     name = "draft model"
     trust: Sequence[float] = (0.6, 0.8, 0.9)
 
-    def __init__(self, context: Context, n_seqs: int, p_min: float = 0.0) -> None:
+    def __init__(
+        self, context: Context, n_seqs: int, p_min: float = 0.0, share: float = 0.0
+    ) -> None:
         """`context` is that of the model that drafts, for the sequences of `n_seqs` texts (see
-        `OwnCache`). A draft ends in front of a token that is less probable than `p_min`."""
+        `OwnCache`). A draft ends in front of a token that is less probable than `p_min`. `share`
+        is as in `Reader`."""
         self.cache = OwnCache(context, n_seqs)
-        self.p_min = p_min
+        self.p_min, self.share = p_min, share
         self._last: dict[int, tuple[int, list[int]]] = {}
 
     @property

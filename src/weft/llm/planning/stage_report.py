@@ -22,7 +22,7 @@ from weft.records import dataclass
 from weft.schedule.explain import seconds_text
 from weft.schedule.machines import machine_of, machines_of, unmeasured
 from weft.schedule.profile import Profile
-from weft.schedule.timing import Point, TimeModel, nbytes_at
+from weft.schedule.timing import Point, TimeModel, nbytes_at, work
 from weft.tables import size_text, text_table
 
 
@@ -195,6 +195,14 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int, n_kv: int | Non
         if not model.devices.supports_buffer_type(last, model.devices.buffer_types[at]):
             copy([(output, model.devices.buffer_types[at])], last)
     return Pass(n_tokens, busy, links)
+
+
+def token_bytes(plan: ContextPlan) -> int:
+    """The bytes that a step of one token moves at the beginning of a text. Nearly all are weights
+    that the token reads."""
+    regime = plan_for(plan, 1)
+    values = _values(plan, regime, 1, 1, 1)
+    return int(sum(work(node, values).nbytes for node in regime.graph.nodes))
 
 
 def _values(
