@@ -184,13 +184,21 @@ class Kalman(nn.Module):
         return torch.stack(states)
 
 
-def scaled(module: nn.Module) -> nn.Module:
-    """The module with weights of convolutions by which values keep their size, where random ones of
-    transformers shrink them to subnormal numbers, with which processors are slow."""
+def scaled(module: nn.Module, x: Tensor) -> Made:
+    """The module, whose normalizations have unit weights and the statistics of `x`, so that values
+    keep their size as in trained models; with random weights of transformers they shrink to
+    subnormal numbers, with which processors are slow."""
+    module.eval()
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight)
-    return module
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_parameters()
+            layer.momentum = 1.0
+            layer.train()
+    with torch.no_grad():
+        module(x)
+    return module.eval(), x
 
 
 def image(n: int = 224) -> Tensor:
@@ -206,7 +214,7 @@ MODELS: dict[str, Callable[[], Made]] = {
         First(tf.ResNetModel(tf.ResNetConfig(
             embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2],
             layer_type="basic"))), image()),
-    "mobilenet_v2": lambda: (First(tf.MobileNetV2Model(tf.MobileNetV2Config())), image()),
+    "mobilenet_v2": lambda: scaled(First(tf.MobileNetV2Model(tf.MobileNetV2Config())), image()),
     "regnet": lambda: (
         First(tf.RegNetModel(tf.RegNetConfig(
             embedding_size=32, hidden_sizes=[24, 56, 152, 368], depths=[1, 1, 4, 7],
@@ -242,10 +250,10 @@ MODELS: dict[str, Callable[[], Made]] = {
     "resnet50": lambda: (First(tf.ResNetModel(tf.ResNetConfig())), image()),
     "unet": lambda: (UNet(), image(256)),
     "mobilenet_v3": lambda: (mobilenet_v3(), image()),
-    "efficientnet_b0": lambda: (
-        scaled(First(tf.EfficientNetModel(tf.EfficientNetConfig(
+    "efficientnet_b0": lambda: scaled(
+        First(tf.EfficientNetModel(tf.EfficientNetConfig(
             width_coefficient=1.0, depth_coefficient=1.0, image_size=224,
-            hidden_dim=1280)))), image()),
+            hidden_dim=1280))), image()),
     "vit_small": lambda: (
         First(tf.ViTModel(tf.ViTConfig(
             hidden_size=384, num_attention_heads=6, intermediate_size=1536))), image()),

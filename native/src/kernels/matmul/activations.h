@@ -13,7 +13,7 @@ static inline vf limit(vf x, vf low, vf high) {
   return x > high ? high : x;
 }
 
-static inline vf silu(vf x) { return x / one_and_exp(-x); }
+static inline vf silu(vf x) { return x / one_and_exp_of_minus(x); }
 
 // The tanh form of GELU with its ends cut off. 0.5 (1 + tanh(u)) is sigmoid(2u), which does not
 // cancel on the negative side.
@@ -49,8 +49,10 @@ static inline vf gelu_erf(vf x) {
                          9.618437363e-03f,
                          1.339887466e-03f,
                          1.535336118e-04f};
-  // beyond 14 and below 2^-127, whose bits are those of 0, the tail is 0
-  const vf p = vmax(splat(-127.0f), polynomial_by_pairs(vmin(splat(14.0f), vabs(x)), c));
+  // beyond 14 and below 2^-127, whose bits are those of 0, the tail is 0; up to 1e-15 it is 1/2,
+  // without squares that are subnormal
+  const vf size = vmin(splat(14.0f), larger(splat(1e-15f), x));
+  const vf p = vmax(splat(-127.0f), polynomial_by_pairs(size, c));
   const vf rounded = p + kRound;
   const vf power = polynomial_by_pairs(p - (rounded - kRound), d);
   const vf tail = as_float(as_int(power) + (as_int(rounded) << 23));

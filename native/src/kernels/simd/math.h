@@ -15,6 +15,15 @@ static inline vf as_float(vi v) { return reinterpret_cast<vf>(v); }
 static inline vi splat_int(int32_t x) { return vi{} + x; }
 
 static inline vf vabs(vf x) { return as_float(as_int(x) & 0x7fffffff); }
+// The larger of a positive number and |x|.
+static inline vf larger(vf a, vf x) {
+#if defined(__AVX512DQ__)
+  return reinterpret_cast<vf>(
+      _mm512_range_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(x), 0x0b));
+#else
+  return vmax(a, vabs(x));
+#endif
+}
 // |x| with the sign of `sign`.
 static inline vf copysign(vf x, vf sign) {
   return as_float((as_int(x) & 0x7fffffff) | (as_int(sign) & splat_int(INT32_MIN)));
@@ -64,16 +73,17 @@ struct ExpParts {
   vf exponent;  // e^x = 2^exponent (1 + tail)
 };
 
-// e^r - 1 for |r| <= ln(2)/2.
-static inline vf exp_tail(vf r) {
+// e^r - 1 for |r| <= ln(2)/2, of which `square` is the square.
+static inline vf exp_tail(vf r, vf square) {
   constexpr float c[] = {5.000000029e-01f, 1.666657336e-01f, 4.166636345e-02f, 8.363776144e-03f,
                          1.394216109e-03f};
-  return fma(r * r, polynomial(r, c), r);
+  return fma(square, polynomial(r, c), r);
 }
+static inline vf exp_tail(vf r) { return exp_tail(r, r * r); }
 
 // Beyond the bounds the result is 0 or infinite; a NaN is the second of the two and passes.
-static inline ExpParts exp_parts(vf x, float lowest = -104.0f) {
-  x = vmin(splat(89.0f), vmax(splat(lowest), x));
+static inline ExpParts exp_parts(vf x) {
+  x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
   const vf n = fma(x, splat(1.44269504f), splat(kRound)) - kRound;
   const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
   return {exp_tail(r), n};
@@ -99,10 +109,15 @@ static inline vf exp(vf x) {
   return scale_by_power(p.tail + 1.0f, p.exponent);
 }
 
-// 1 + e^x. Below -87 it is 1 as well, without the subnormal numbers that take some processors long.
-static inline vf one_and_exp(vf x) {
-  const ExpParts p = exp_parts(x, -87.0f);
-  return scale_by_power(p.tail + 1.0f, p.exponent) + 1.0f;
+// 1 + e^-x. Beyond 87 it is 1 as well, without the subnormal numbers that take some processors
+// long.
+static inline vf one_and_exp_of_minus(vf x) {
+  x = vmax(splat(-89.0f), vmin(splat(87.0f), x));
+  const vf n = fma(x, splat(-1.44269504f), splat(kRound)) - kRound;
+  const vf r = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), -x));
+  // squares of small numbers are subnormal, too; a larger one is lost in the sum with 1 as well
+  const vf root = larger(splat(1e-15f), r);
+  return scale_by_power(exp_tail(r, root * root) + 1.0f, n) + 1.0f;
 }
 
 // e^x - 1 without cancellation near 0.
@@ -148,7 +163,7 @@ static inline vf log1p(vf x) {
 
 // ---- sigmoid, tanh, erf -------------------------------------------------------------------------
 
-static inline vf sigmoid(vf x) { return 1.0f / one_and_exp(-x); }
+static inline vf sigmoid(vf x) { return 1.0f / one_and_exp_of_minus(x); }
 
 static inline vf tanh(vf x) {
   constexpr float c[] = {-3.333328588e-01f, 1.333149489e-01f, -5.374135897e-02f, 2.063813993e-02f,
