@@ -50,8 +50,8 @@ void work(void* context, int thread) {
     }
     const int before = pieces > 0 ? r.left[round].fetch_add(pieces, std::memory_order_acq_rel) : 0;
     if (pieces > 0 && before + pieces == n) {
-      r.completed.store(round + 1, std::memory_order_release);
-      r.completed.notify_all();
+      r.completed.store(round + 1, std::memory_order_seq_cst);
+      r.pool->wake(r.completed);
     } else {
       r.pool->wait(r.completed, round);
     }

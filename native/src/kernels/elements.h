@@ -8,7 +8,7 @@
 // A piece has kPiece elements, or as many as are left of its item.
 #pragma once
 
-#include "kernels/rows.h"
+#include "kernels/copy/copy_rows.h"
 #include "kernels/simd/math.h"
 #include "kernels/simd/part.h"
 
@@ -36,13 +36,17 @@ struct Piece {
 // Calls work(piece) for each piece of the items begin..end.
 template <typename F>
 static inline void for_pieces(const Tensor& dst, int64_t begin, int64_t end, const F& work) {
+  if (begin >= end) return;
   const int64_t per_row = row_items(dst);
+  RowCursor row(dst, begin / per_row);
+  int64_t first = begin % per_row * kSmallWork;
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t row = item / per_row;
-    const Index index = row_index(dst, row);
-    const int64_t first = (item - row * per_row) * kSmallWork;
     const int64_t last = min64(first + kSmallWork, dst.ne[0]);
-    for (int64_t i = first; i < last; i += kPiece) work(Piece{index, i, min64(kPiece, last - i)});
+    for (int64_t i = first; i < last; i += kPiece) work(Piece{*row, i, min64(kPiece, last - i)});
+    first += kSmallWork;
+    if (first < dst.ne[0]) continue;
+    first = 0;
+    row.next();
   }
 }
 

@@ -184,25 +184,132 @@ struct Operands {
   }
 };
 
+// Rows of at most kShortRow elements are put together in pieces of at most kShortPiece elements,
+// because a call of the work for each row would take longer than the work. What is packed may be
+// followed by kPackSlack bytes that are written too.
+inline constexpr int64_t kShortRow = 64;
+inline constexpr int64_t kShortPiece = 256;
+inline constexpr int64_t kPackSlack = 32;
+
+// Copies `rows` rows of `n` elements of type T. Steps are in bytes; a `from_step` of 0 repeats an
+// element, for which `to_step` is sizeof(T) and `to` has kPackSlack bytes more.
+template <typename T>
+static void move_block(const char* from, int64_t from_step, int64_t from_row, char* to,
+                       int64_t to_step, int64_t to_row, int64_t n, int64_t rows) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  if (n == 1 && from_row != 0) {  // a column is a row
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(to + r * to_row, from + r * from_row, sizeof(T));
+    }
+  } else if (from_step == 0) {
+    using Copies [[gnu::vector_size(32)]] = T;
+    for (int64_t r = 0; r < rows; ++r) {
+      T value;
+      std::memcpy(&value, from + r * from_row, sizeof value);
+      const Copies copies = value - Copies{};
+      for (int64_t b = 0; b < n * kSize; b += 32) {
+        std::memcpy(to + r * to_row + b, &copies, sizeof copies);
+      }
+    }
+  } else if (from_step == kSize && to_step == kSize) {
+    for (int64_t r = 0; r < rows; ++r) move_bytes(from + r * from_row, to + r * to_row, n * kSize);
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < n; ++i) {
+        std::memcpy(to + r * to_row + i * to_step, from + r * from_row + i * from_step, sizeof(T));
+      }
+    }
+  }
+}
+
+// Copies rows of a tensor, from the row at `at` on, to `packed` without gaps; kBack: from there.
+template <bool kBack>
+static void pack_rows(const Tensor& t, Index at, int64_t rows, char* packed) {
+  const int64_t size = element_size(t.type);
+  const int64_t row_bytes = t.ne[0] * size;
+  while (rows > 0) {
+    const int64_t n = min64(rows, t.ne[1] - at.i1);
+    char* stored = row_data(t, at);
+    const auto move = [&](auto one) {
+      using T = decltype(one);
+      if (kBack) {
+        move_block<T>(packed, size, row_bytes, stored, t.nb[0], t.nb[1], t.ne[0], n);
+      } else {
+        move_block<T>(stored, t.nb[0], t.nb[1], packed, size, row_bytes, t.ne[0], n);
+      }
+    };
+    size == 1   ? move(uint8_t{})
+    : size == 2 ? move(uint16_t{})
+    : size == 4 ? move(uint32_t{})
+                : move(uint64_t{});
+    packed += n * row_bytes;
+    rows -= n;
+    at.i1 = 0;
+    if (++at.i2 == t.ne[2]) {
+      at.i2 = 0;
+      ++at.i3;
+    }
+  }
+}
+
+// for_operands for short rows: operands with gaps between rows, or whose rows repeat, are packed.
+template <typename F>
+static inline void for_short_rows(const Operands& o, int64_t begin, int64_t end, const F& one) {
+  const Tensor& dst = o.of[0];
+  alignas(64) char packed[Operands::kMost][kShortPiece * 8 + kPackSlack];
+  int64_t steps[Operands::kMost];
+  bool packs[Operands::kMost], repeats[Operands::kMost];
+  for (int k = 0; k < o.n; ++k) {
+    const Tensor& t = o.of[k];
+    int64_t expected = t.nb[0] * t.ne[0];
+    packs[k] = repeats[k] = false;
+    bool same = true;
+    for (int d = 1; d < 4; ++d) {
+      if (t.ne[d] != 1 && t.nb[d] != expected) packs[k] = true;
+      if (t.ne[d] != 1 && t.nb[d] != 0) same = false;
+      expected *= t.ne[d];
+    }
+    repeats[k] = packs[k] && same;
+    steps[k] = packs[k] ? element_size(t.type) : t.nb[0];
+  }
+  const int64_t most = kShortPiece / dst.ne[0];
+  for (int64_t row = begin; row < end; row += most) {
+    const int64_t rows = min64(most, end - row);
+    const Index at = row_index(dst, row);
+    char* p[Operands::kMost];
+    for (int k = 0; k < o.n; ++k) {
+      p[k] = packs[k] ? packed[k] : row_data(o.of[k], at);
+      // What repeats is packed once.
+      if (k > 0 && packs[k] && !(repeats[k] && row > begin)) {
+        pack_rows<false>(o.of[k], at, rows, p[k]);
+      }
+    }
+    one(p, steps, rows * dst.ne[0]);
+    if (packs[0]) pack_rows<true>(dst, at, rows, p[0]);
+  }
+}
+
 // Calls work(p, steps, n) for each piece of the items begin..end. Operand k has n elements, at most
 // kPiece, from address p[k] on, steps[k] bytes apart.
 template <typename F>
 static inline void for_operands(const Operands& o, int64_t begin, int64_t end, const F& work) {
   char* p[Operands::kMost];
-  // Not inlined: the three loops below share one copy of the work.
-  const auto one = [&](const int64_t* steps, int64_t n)
-                       __attribute__((noinline)) { work(p, steps, n); };
+  // Not inlined: the loops below share one copy of the work.
+  const auto one = [&](char* const* at, const int64_t* steps, int64_t n)
+                       __attribute__((noinline)) { work(at, steps, n); };
   const Tensor& dst = o.of[0];
   if (o.flat && dst.ne[0] <= kSmallWork) {  // here an item is one row
     const int64_t last = end * dst.ne[0];
     for (int64_t i = begin * dst.ne[0]; i < last; i += kPiece) {
       for (int k = 0; k < o.n; ++k) p[k] = o.of[k].data + i * o.flat_step[k];
-      one(o.flat_step, min64(kPiece, last - i));
+      one(p, o.flat_step, min64(kPiece, last - i));
     }
     return;
   }
   int64_t steps[Operands::kMost];
   for (int k = 0; k < o.n; ++k) steps[k] = o.of[k].nb[0];
+  const bool short_runs = dst.ne[0] * (o.joined ? dst.ne[1] : 1) <= kShortRow;
+  if (short_runs && end - begin > 1) return for_short_rows(o, begin, end, one);
   if (o.joined && dst.ne[0] <= kSmallWork) {
     for (int64_t row = begin; row < end;) {
       const Index at = row_index(dst, row);
@@ -210,7 +317,7 @@ static inline void for_operands(const Operands& o, int64_t begin, int64_t end, c
       const int64_t all = rows * dst.ne[0];
       for (int64_t i = 0; i < all; i += kPiece) {
         for (int k = 0; k < o.n; ++k) p[k] = row_data(o.of[k], at) + i * steps[k];
-        one(steps, min64(kPiece, all - i));
+        one(p, steps, min64(kPiece, all - i));
       }
       row += rows;
     }
@@ -218,7 +325,7 @@ static inline void for_operands(const Operands& o, int64_t begin, int64_t end, c
   }
   for_pieces(dst, begin, end, [&](const Piece& piece) {
     for (int k = 0; k < o.n; ++k) p[k] = element(o.of[k], piece);
-    one(steps, piece.n);
+    one(p, steps, piece.n);
   });
 }
 

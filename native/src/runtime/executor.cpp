@@ -71,7 +71,7 @@ Status Executor::run(const std::vector<int64_t>& symbol_values, const std::funct
   fault_ = {};
   completed_.store(0, std::memory_order_relaxed);
   poll_ = poll ? &poll : nullptr;
-  next_poll_ = now_ns() + kPollNanoseconds;
+  next_poll_ = poll ? now_ns() + kPollNanoseconds : 0;
   barriers_ = 0;
   if (profiling_) std::fill(step_seconds_.begin(), step_seconds_.end(), 0.0);
   stage_start_ = profiling_ ? now_ns() : 0;
@@ -100,8 +100,8 @@ void Executor::work(int thread) {
         units += stage.prepares ? prepare(task, thread, stopped) : run_loop(task, thread, stopped);
       }
       if (stopped) {
-        completed_.store(n, std::memory_order_release);
-        completed_.notify_all();
+        completed_.store(n, std::memory_order_seq_cst);
+        pool_->wake(completed_);
         return;
       }
       if (units > 0 && left_[s].units.fetch_sub(units, std::memory_order_acq_rel) == units) {
@@ -128,8 +128,8 @@ void Executor::complete(uint32_t stage) {
   }
   // Fails after a stop, which has set `completed_` to the number of stages.
   uint32_t expected = stage;
-  completed_.compare_exchange_strong(expected, stage + 1, std::memory_order_acq_rel);
-  if (wakes || next == stages_.size()) completed_.notify_all();
+  completed_.compare_exchange_strong(expected, stage + 1, std::memory_order_seq_cst);
+  if (wakes || next == stages_.size()) pool_->wake(completed_);
 }
 
 // Does units of a task's preparation until none is left. Returns how many this thread has done.

@@ -46,18 +46,23 @@ int64_t now_ns() {
       .count();
 }
 
-void wait_for_change(std::atomic<uint32_t>& value, uint32_t old, int64_t spin_ns) {
-  if (value.load(std::memory_order_acquire) != old) return;
+// Whether the value is no longer `old` after spinning for a while.
+bool spin(const std::atomic<uint32_t>& value, uint32_t old, int64_t spin_ns) {
+  if (value.load(std::memory_order_acquire) != old) return true;
   if (spin_ns > 0) {
     const int64_t end = now_ns() + spin_ns;
     while (g_busy.load(std::memory_order_relaxed) <= processors() && now_ns() < end) {
       for (int i = 0; i < kLooksPerClock; ++i) {
         relax();
-        if (value.load(std::memory_order_acquire) != old) return;
+        if (value.load(std::memory_order_acquire) != old) return true;
       }
     }
   }
-  while (value.load(std::memory_order_acquire) == old) {
+  return false;
+}
+
+void sleep(const std::atomic<uint32_t>& value, uint32_t old) {
+  while (value.load(std::memory_order_seq_cst) == old) {
     value.wait(old, std::memory_order_acquire);
   }
 }
@@ -121,7 +126,7 @@ void ThreadPool::start() {
   for (int i = 1; i < size(); ++i) {
     workers_[static_cast<size_t>(i - 1)].thread = std::thread([this, i] { work(i); });
   }
-  for (uint32_t n; (n = starting_.load(std::memory_order_acquire)) != 0;) wait(starting_, n);
+  for (uint32_t n; (n = starting_.load(std::memory_order_acquire)) != 0;) sleep(starting_, n);
   warnings_.clear();
   for (int i = 0; i < n_workers; ++i) {
     const std::string& warning = workers_[static_cast<size_t>(i)].warning;
@@ -137,8 +142,17 @@ void ThreadPool::start() {
   }
 }
 
-void ThreadPool::wait(std::atomic<uint32_t>& value, uint32_t old) const {
-  wait_for_change(value, old, spin_ns_);
+void ThreadPool::wait(std::atomic<uint32_t>& value, uint32_t old) {
+  if (spin(value, old, spin_ns_)) return;
+  // A thread is counted before it looks once more: either it sees the new value, or whoever has
+  // written that sees the thread.
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  sleep(value, old);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void ThreadPool::wake(std::atomic<uint32_t>& value) const {
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) value.notify_all();
 }
 
 void ThreadPool::run(Job job, void* context, int n) {
@@ -165,7 +179,7 @@ void ThreadPool::run(Job job, void* context, int n) {
   }
   inside_.fetch_or(kClosed, std::memory_order_acq_rel);
   for (uint32_t n_in; (n_in = inside_.load(std::memory_order_acquire)) != kClosed;) {
-    wait(inside_, n_in);
+    if (!spin(inside_, n_in, spin_ns_)) sleep(inside_, n_in);
   }
   g_busy.fetch_sub(n, std::memory_order_relaxed);
 }
@@ -176,7 +190,7 @@ void ThreadPool::work(int thread) {
   if (starting_.fetch_sub(1, std::memory_order_acq_rel) == 1) starting_.notify_all();
   uint32_t seen = 0;
   for (;;) {
-    wait(me.epoch, seen);
+    if (!spin(me.epoch, seen, spin_ns_)) sleep(me.epoch, seen);
     seen = me.epoch.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     if (!enter(thread)) continue;

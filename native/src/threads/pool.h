@@ -50,8 +50,11 @@ class ThreadPool {
   // Runs the job on threads 0..n-1; the others are not woken.
   void run(Job job, void* context, int n);
   // Lets a job wait until `value` is no longer `old`: spins for a while, then sleeps. Whoever
-  // changes the value must call its notify_all().
-  void wait(std::atomic<uint32_t>& value, uint32_t old) const;
+  // changes the value, in sequentially consistent order, must call wake() after that.
+  void wait(std::atomic<uint32_t>& value, uint32_t old);
+  // Wakes the threads that sleep in wait(). Where none does, it does not call the system, which
+  // would take longer than a small step.
+  void wake(std::atomic<uint32_t>& value) const;
 
   // Makes the scratch memory of every thread at least `bytes` bytes; call it between jobs. Scratch
   // memory belongs to the job that is running. It begins at a cache line, and no two threads share
@@ -92,6 +95,7 @@ class ThreadPool {
   int invited_ = 0;  // threads 0..invited_-1 take part in the current job
   // The number of workers inside the job; its highest bit (kClosed) is set once no more may enter.
   alignas(64) std::atomic<uint32_t> inside_;
+  alignas(64) std::atomic<int> sleepers_{0};  // threads that sleep in wait(), or are about to
   alignas(64) std::atomic<uint32_t> starting_{0};
   std::atomic<bool> stop_{false};
 };

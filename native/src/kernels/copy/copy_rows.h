@@ -44,24 +44,33 @@ static void move_strided(const char* src, int64_t src_stride, char* dst, int64_t
   }
 }
 
-// Copies `n` bytes; the cases avoid a library call for a few words.
+// Bytes that are moved together.
+template <int kBytes>
+using Bytes [[gnu::vector_size(kBytes)]] = char;
+
+// Copies `n` bytes between places that do not overlap. Up to 64 bytes are two or four moves that
+// may meet in the middle: a call of the library would take longer than they do.
 static inline void move_bytes(const char* src, char* dst, int64_t n) {
-  switch (n) {
-    case 4:
-      std::memcpy(dst, src, 4);
+  const auto ends = [&](auto part) {
+    constexpr auto size = static_cast<int64_t>(sizeof part);
+    auto last = part;
+    std::memcpy(&part, src, sizeof part);
+    std::memcpy(&last, src + n - size, sizeof last);
+    std::memcpy(dst, &part, sizeof part);
+    std::memcpy(dst + n - size, &last, sizeof last);
+  };
+  if (n > 64 || n < 4) {
+    if (n == 1) {
+      *dst = *src;
       return;
-    case 8:
-      std::memcpy(dst, src, 8);
-      return;
-    case 12:
-      std::memcpy(dst, src, 12);
-      return;
-    case 16:
-      std::memcpy(dst, src, 16);
-      return;
-    default:
-      std::memcpy(dst, src, static_cast<size_t>(n));
+    }
+    if (n != 0) std::memcpy(dst, src, static_cast<size_t>(n));
+    return;
   }
+  if (n > 32) return ends(Bytes<32>{});
+  if (n > 16) return ends(Bytes<16>{});
+  if (n > 8) return ends(uint64_t{});
+  ends(uint32_t{});
 }
 
 // Copies `n` units without converting them. Strides are in bytes.

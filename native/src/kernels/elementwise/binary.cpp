@@ -1,6 +1,6 @@
 // ADD, SUB, MUL, DIV: the second source is repeated to the shape of the first. ADD_ID: adds to each
 // row the row of the second source that an index names.
-#include "kernels/elements.h"
+#include "kernels/numbers.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -52,6 +52,19 @@ void run(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& a = *call.src[0];
   const Tensor& b = *call.src[1];
   const Tensor& dst = call.dst;
+  if (is_float(a.type) && is_float(dst.type) && broadcasts_to(b, dst)) {
+    return for_operands(Operands(call, 2), begin, end,
+                        [&](char* const* p, const int64_t* steps, int64_t n) {
+                          float left[kPiece];
+                          float right[kPiece];
+                          const float* x = numbers_at(p[1], a.type, steps[1], n, left);
+                          const float* y = numbers_at(p[2], b.type, steps[2], n, right);
+                          const bool plain = lies_as<float>(dst.type, steps[0]);
+                          float* room = plain ? reinterpret_cast<float*>(p[0]) : left;
+                          map(x, y, room, n, F());
+                          if (!plain) store_numbers(room, n, p[0], dst.type, steps[0]);
+                        });
+  }
   const int64_t block = dtype_info(dst.type).block;
   for_pieces(dst, begin, end, [&](const Piece& p) {
     float left[kPiece];

@@ -1,6 +1,6 @@
 // Functions of one element: UNARY, SCALE, SQRT, LOG, SIN, COS, CLAMP, LEAKY_RELU, FILL.
-#include "kernels/elements.h"
 #include "kernels/matmul/activations.h"
+#include "kernels/numbers.h"
 #include "kernels/simd/functions.h"
 
 namespace weft::WEFT_TARGET {
@@ -14,15 +14,15 @@ using enum UnaryOp;
 
 template <typename F>
 void apply(const Call& call, int64_t begin, int64_t end, const F& f) {
-  const Tensor& a = *call.src[0];
-  const Tensor& dst = call.dst;
-  for_pieces(dst, begin, end, [&](const Piece& p) {
+  const DType from = call.src[0]->type;
+  const DType to = call.dst.type;
+  for_operands(Operands(call, 1), begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
     float buffer[kPiece];
-    const float* x = as_floats(a, element(a, p), p.n, buffer);
-    char* out = element(dst, p);
-    float* room = float_room(dst, out, buffer);
-    map(x, room, p.n, f);
-    put_floats(dst, out, p.n, room);
+    const float* x = numbers_at(p[1], from, steps[1], n, buffer);
+    const bool plain = lies_as<float>(to, steps[0]);
+    float* room = plain ? reinterpret_cast<float*>(p[0]) : buffer;
+    map(x, room, n, f);
+    if (!plain) store_numbers(room, n, p[0], to, steps[0]);
   });
 }
 
@@ -115,15 +115,15 @@ void run_leaky_relu(const Call& call, int64_t begin, int64_t end, char*) {
 }
 void run_fill(const Call& call, int64_t begin, int64_t end, char*) {
   const vf c = splat(call.f(FillSlot::kC));
-  const Tensor& dst = call.dst;
-  for_pieces(dst, begin, end, [&](const Piece& p) {
+  const DType to = call.dst.type;
+  for_operands(Operands(call, 0), begin, end, [&](char* const* p, const int64_t* steps, int64_t n) {
     float buffer[kPiece];
-    char* out = element(dst, p);
-    float* room = float_room(dst, out, buffer);
+    const bool plain = lies_as<float>(to, steps[0]);
+    float* room = plain ? reinterpret_cast<float*>(p[0]) : buffer;
     int64_t i = 0;
-    for (; i + kLanes <= p.n; i += kLanes) store(room + i, c);
-    if (i < p.n) store_part(room + i, c, p.n - i);
-    put_floats(dst, out, p.n, room);
+    for (; i + kLanes <= n; i += kLanes) store(room + i, c);
+    if (i < n) store_part(room + i, c, n - i);
+    if (!plain) store_numbers(room, n, p[0], to, steps[0]);
   });
 }
 

@@ -2,6 +2,8 @@
 //
 // A dimension of the picked tensor (the result of INDEX, the values of INDEX_PUT) is either one of
 // the indices together, or a dimension of x that has no index.
+#include <type_traits>
+
 #include "kernels/copy/copy_rows.h"
 #include "kernels/numbers.h"
 
@@ -135,23 +137,56 @@ void run_index(const Call& call, int64_t begin, int64_t end, char*) {
   const Tensor& dst = call.dst;
   const Picked picked(call, x, 1);
   const int64_t size = element_size(x.type);
-  for_pieces(dst, begin, end, [&](const Piece& p) {
-    const int64_t where[4] = {p.first, p.row.i1, p.row.i2, p.row.i3};
-    int64_t at[4] = {};
+  const int64_t step = picked.from[0] >= 0 ? x.nb[picked.from[0]] : size;
+  // Where the piece at `where` of the result begins in x, without the indices; sets `at` to the
+  // place of its indices.
+  const auto begin_of = [&](const int64_t* where, int64_t* at) {
     const char* from = x.data;
     for (int k = 0; k < 4; ++k) {
       if (picked.is_index_dim(k)) at[k - picked.first] = where[k];
       if (picked.from[k] >= 0) from += where[k] * x.nb[picked.from[k]];
     }
+    return from;
+  };
+  if (picked.is_index_dim(1) && !picked.is_index_dim(0) && row_items(dst) == 1) {
+    // An index for each row: they are read together.
+    return for_runs(dst, begin, end, [&](Index row, int64_t rows) {
+      for (int64_t first = 0; first < rows; first += kPiece) {
+        const int64_t where[4] = {0, row.i1 + first, row.i2, row.i3};
+        const int64_t n = min64(kPiece, rows - first);
+        int64_t at[4] = {};
+        int64_t offsets[kPiece];
+        const char* from = begin_of(where, at);
+        if (!picked.offsets(call, x, at, n, offsets)) return;
+        char* out = dst.data + where[1] * dst.nb[1] + row.i2 * dst.nb[2] + row.i3 * dst.nb[3];
+        if (step == size && dst.nb[0] == size) {
+          const int64_t bytes = dst.ne[0] * size;
+          for (int64_t i = 0; i < n; ++i) move_bytes(from + offsets[i], out + i * dst.nb[1], bytes);
+        } else {
+          for (int64_t i = 0; i < n; ++i) {
+            move_units(x.type, from + offsets[i], step, out + i * dst.nb[1], dst.nb[0], dst.ne[0]);
+          }
+        }
+      }
+    });
+  }
+  int64_t offsets[kPiece];
+  int64_t known[4] = {-1, 0, 0, 0};  // the place of the indices that `offsets` come from
+  for_pieces(dst, begin, end, [&](const Piece& p) {
+    const int64_t where[4] = {p.first, p.row.i1, p.row.i2, p.row.i3};
+    int64_t at[4] = {};
+    const char* from = begin_of(where, at);
     char* out = element(dst, p);
     if (!picked.is_index_dim(0)) {
       const int64_t offset = picked.offset(call, x, at);
       if (offset < 0) return;
-      const int64_t step = picked.from[0] >= 0 ? x.nb[picked.from[0]] : size;
       return move_units(x.type, from + offset, step, out, dst.nb[0], p.n);
     }
-    int64_t offsets[kPiece];
-    if (!picked.offsets(call, x, at, p.n, offsets)) return;
+    if (std::memcmp(at, known, sizeof at) != 0) {
+      known[0] = -1;
+      if (!picked.offsets(call, x, at, p.n, offsets)) return;
+      std::memcpy(known, at, sizeof at);
+    }
     const auto move = [&](auto one) {
       using T = decltype(one);
       for (int64_t i = 0; i < p.n; ++i)
@@ -189,12 +224,37 @@ struct Places {
   int64_t items() const { return runs * sizes[1] * sizes[2] * sizes[3]; }
 };
 
+// Adds whole vectors of kCount floats from `i` on.
+template <int kCount>
+inline void add_vectors(const float* from, float* to, int64_t n, int64_t& i) {
+  using Part [[gnu::vector_size(kCount * 4)]] = float;
+  for (; i + kCount <= n; i += kCount) {
+    Part a, b;
+    std::memcpy(&a, to + i, sizeof a);
+    std::memcpy(&b, from + i, sizeof b);
+    a += b;
+    std::memcpy(to + i, &a, sizeof a);
+  }
+}
+
+// Parts of vectors are added in smaller ones: a masked store takes longer than a short row.
+inline void add_floats(const float* from, float* to, int64_t n) {
+  int64_t i = 0;
+  if (kLanes > 8) add_vectors<kLanes>(from, to, n, i);
+  if (kLanes > 4) add_vectors<8>(from, to, n, i);
+  add_vectors<4>(from, to, n, i);
+  for (; i < n; ++i) to[i] += from[i];
+}
+
 template <typename T>
-void add_plain(const char* from, int64_t from_step, char* to, int64_t to_step, int64_t n) {
+inline void add_plain(const char* from, int64_t from_step, char* to, int64_t to_step, int64_t n) {
   const auto size = static_cast<int64_t>(sizeof(T));
   if (from_step == size && to_step == size) {
     auto* p = reinterpret_cast<T*>(to);
     const auto* q = reinterpret_cast<const T*>(from);
+    if constexpr (std::is_same_v<T, float>) {
+      return add_floats(q, p, n);
+    }
     for (int64_t i = 0; i < n; ++i) p[i] = static_cast<T>(p[i] + q[i]);
     return;
   }
@@ -207,17 +267,44 @@ void add_plain(const char* from, int64_t from_step, char* to, int64_t to_step, i
   }
 }
 
+// Values for `count` places of `to`, and from each place on for `n` elements.
+struct Values {
+  const char* data;
+  int64_t row_step, step;  // bytes from place to place, and from element to element
+  int64_t count, n;
+};
+
 // Whole numbers wrap around.
-void add_units(DType type, const char* from, int64_t from_step, char* to, int64_t to_step,
-               int64_t n) {
-  if (type == DType::kF32) return add_plain<float>(from, from_step, to, to_step, n);
-  if (type == DType::kI8) return add_plain<uint8_t>(from, from_step, to, to_step, n);
-  if (type == DType::kI16) return add_plain<uint16_t>(from, from_step, to, to_step, n);
-  if (type == DType::kI32) return add_plain<uint32_t>(from, from_step, to, to_step, n);
-  if (type == DType::kI64) return add_plain<uint64_t>(from, from_step, to, to_step, n);
-  for (int64_t i = 0; i < n; ++i) {
-    char* p = to + i * to_step;
-    store_element(p, type, load_element(p, type) + load_element(from + i * from_step, type));
+void add_values(DType type, const Values& v, char* to, const int64_t* offsets, int64_t to_step) {
+  const auto add = [&](auto one) {
+    for (int64_t i = 0; i < v.count; ++i) {
+      add_plain<decltype(one)>(v.data + i * v.row_step, v.step, to + offsets[i], to_step, v.n);
+    }
+  };
+  if (type == DType::kF32) return add(float{});
+  if (type == DType::kI8) return add(uint8_t{});
+  if (type == DType::kI16) return add(uint16_t{});
+  if (type == DType::kI32) return add(uint32_t{});
+  if (type == DType::kI64) return add(uint64_t{});
+  for (int64_t i = 0; i < v.count; ++i) {
+    for (int64_t k = 0; k < v.n; ++k) {
+      char* p = to + offsets[i] + k * to_step;
+      const char* q = v.data + i * v.row_step + k * v.step;
+      store_element(p, type, load_element(p, type) + load_element(q, type));
+    }
+  }
+}
+
+void set_values(DType type, const Values& v, char* to, const int64_t* offsets, int64_t to_step) {
+  const int64_t size = element_size(type);
+  if (v.n == 1 || (v.step == size && to_step == size)) {
+    for (int64_t i = 0; i < v.count; ++i) {
+      move_bytes(v.data + i * v.row_step, to + offsets[i], v.n * size);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < v.count; ++i) {
+    move_units(type, v.data + i * v.row_step, v.step, to + offsets[i], to_step, v.n);
   }
 }
 
@@ -257,13 +344,8 @@ void run_put(const Call& call, int64_t begin, int64_t end, char*) {
         if (!picked.offsets(call, dst, at, count, offsets)) return;
         const char* value = from;
         for (int k = 0; k < picked.rank; ++k) value += at[k] * values.nb[picked.first + k];
-        for (int64_t i = 0; i < count; ++i, value += value_step) {
-          if (adds) {
-            add_units(dst.type, value, values.nb[0], to + offsets[i], to_step, n);
-          } else {
-            move_units(dst.type, value, values.nb[0], to + offsets[i], to_step, n);
-          }
-        }
+        const Values some = {value, value_step, values.nb[0], count, n};
+        (adds ? add_values : set_values)(dst.type, some, to, offsets, to_step);
       }
     }
   }
@@ -274,12 +356,19 @@ int64_t items_put(const Call& call) {
   return Places(picked).items();
 }
 
-int64_t prepare_units(const Call& call) { return element_items(call); }
+// A unit of the copy is as many items as are worth a thread: threads claim units one by one.
+int64_t prepare_units(const Call& call) {
+  const int64_t grain = element_grain(call);
+  return (element_items(call) + grain - 1) / grain;
+}
 void prepare(const Call& call, int64_t begin, int64_t end) {
-  const Tensor& x = *call.src[0];
-  for_pieces(call.dst, begin, end, [&](const Piece& p) {
-    move_units(x.type, element(x, p), x.nb[0], element(call.dst, p), call.dst.nb[0], p.n);
-  });
+  const DType type = call.dst.type;
+  const int64_t grain = element_grain(call);
+  const int64_t last = min64(end * grain, element_items(call));
+  for_operands(Operands(call, 1), begin * grain, last,
+               [&](char* const* p, const int64_t* steps, int64_t n) {
+                 move_units(type, p[1], steps[1], p[0], steps[0], n);
+               });
 }
 
 const char* check_put(const Call& call) {

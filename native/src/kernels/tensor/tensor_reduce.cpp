@@ -128,6 +128,13 @@ void for_rows(const Plan& plan, const char* p, const F& work) {
 template <typename Op, typename T>
 typename Op::Wide reduce_piece(const T* x, int64_t n) {
   if constexpr (std::is_same_v<Op, Sum<float>>) return sum(x, n);
+  if (n < kWidth) {
+    auto all = static_cast<typename Op::Wide>(Op::start());
+    for (int64_t i = 0; i < n; ++i) {
+      all = Op::add(all, static_cast<typename Op::Wide>(Op::add(Op::start(), x[i])));
+    }
+    return all;
+  }
   T part[kWidth];
   for (int64_t j = 0; j < kWidth; ++j) part[j] = Op::start();
   int64_t i = 0;
