@@ -388,11 +388,14 @@ def stale(page: str) -> Iterable[str]:
     """The tables whose kernels changed after the commit that they name."""
     for name, target, text in blocks(page):
         found = re.search(r"weft ([0-9a-f]{7,})", text)
-        since = (
-            git("log", "--oneline", f"{found[1]}..HEAD", "--", *TABLES[name].kernels)
-            if found
-            else "?"
-        )
+        if not found:
+            yield (
+                f"{name} {target}: it names no commit of weft"
+                if text
+                else f"{name} {target}: empty"
+            )
+            continue
+        since = git("log", "--oneline", f"{found[1]}..HEAD", "--", *TABLES[name].kernels)
         if since:
             n = len(since.splitlines())
             yield f"{name} {target}: {n} commit{'s' if n > 1 else ''} to its kernels since"
