@@ -29,23 +29,55 @@ WEFT = [sys.executable, "-m", "weft", "bench"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("cases", nargs="+", metavar="NAME: OPTIONS")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH [OPTIONS]")
-    parser.add_argument("--repetitions", "-r", type=int, default=5)
+    parser.add_argument(
+        "cases", nargs="+", metavar="NAME: OPTIONS",
+        help="a row's name and the options of all commands, as one argument",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=PATH [OPTIONS]",
+        help="an executable to compare with, and options of its own",
+    )  # fmt: skip
+    parser.add_argument("--repetitions", "-r", type=int, default=5, help="samples of a case (5)")
     parser.add_argument("--processor-time", action="store_true", help="seconds of the processor")
     args = parser.parse_args()
+    if args.repetitions < 1:
+        parser.error(f"--repetitions is {args.repetitions}; at least 1 is needed")
     try:
         commands = {"weft": WEFT} | dict(parse_peer(text) for text in args.peer)
+        cases = [parse_case(text) for text in args.cases]
     except ValueError as e:
         parser.error(str(e))
+    try:
+        measure(cases, commands, args)
+    except PeerError as e:
+        sys.exit(str(e))
+
+
+def parse_case(text: str) -> tuple[str, list[str]]:
+    """The name and the options of a case. Raises ValueError."""
+    name, _, words = text.partition(": ")
+    try:
+        options = shlex.split(words)
+        if "-npl" in options:
+            cells(options)
+    except ValueError as e:
+        raise ValueError(f"the options of case {text!r} cannot be read: {e}") from e
+    if not options:
+        raise ValueError(f"a case is {text!r}; it is NAME: OPTIONS")
+    return name, options
+
+
+def measure(
+    cases: Sequence[tuple[str, Sequence[str]]],
+    commands: Mapping[str, Sequence[str]],
+    args: argparse.Namespace,
+) -> None:
+    """Prints the table. Raises PeerError where weft cannot run a case."""
     print(f"| case | test | {' | '.join(commands)} | ratio |\n|{'---|' * (len(commands) + 3)}")
     with tempfile.TemporaryDirectory() as folder:
         preload = {"LD_PRELOAD": str(build_clock(Path(folder)))} if args.processor_time else {}
-        for case in args.cases:
-            name, _, options = case.partition(": ")
-            if not options:
-                parser.error(f"a case is {case!r}; it is NAME: OPTIONS")
-            for row in rows(name, shlex.split(options), commands, args.repetitions, preload):
+        for name, options in cases:
+            for row in rows(name, options, commands, args.repetitions, preload):
                 print(row, flush=True)
 
 
@@ -56,7 +88,7 @@ def rows(
     repetitions: int,
     preload: Mapping[str, str],
 ) -> list[str]:
-    """A line of the table for each test of a case."""
+    """A line of the table for each test of a case. Raises PeerError where weft cannot run it."""
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in commands}
     failed: set[str] = set()
     for number in range(repetitions):
@@ -66,6 +98,8 @@ def rows(
             try:
                 measured = speeds(commands[name], options, preload)
             except PeerError as e:
+                if name == "weft":
+                    raise
                 failed.add(name)
                 print(f"{case}: {name}: {e}", file=sys.stderr)
                 continue
@@ -91,7 +125,10 @@ def speeds(
         line += ["-r", "1"] if own else ["-c", str(cells(options))]
     else:
         line = [*command, *options, "-r", "1", "-o", "jsonl"]
-    run = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **preload})
+    try:
+        run = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **preload})
+    except OSError as e:
+        raise PeerError(f"{shlex.join(line)} cannot be started: {e.strerror}") from e
     if run.returncode:
         last = run.stderr.strip().splitlines()[-1:]
         raise PeerError(f"{shlex.join(line)} ended with code {run.returncode}: {''.join(last)}")
@@ -112,12 +149,15 @@ def speeds(
 
 
 def cells(options: Sequence[str]) -> int:
-    """Cells of the cache that the largest test of -npl takes."""
+    """Cells of the cache that the largest test of -npl takes. Raises ValueError."""
 
     def largest(option: str) -> int:
         return max(map(int, options[options.index(option) + 1].split(",")))
 
-    return largest("-npl") * (largest("-npp") + largest("-ntg"))
+    try:
+        return largest("-npl") * (largest("-npp") + largest("-ntg"))
+    except (ValueError, IndexError) as e:
+        raise ValueError("-npl, -npp and -ntg each need numbers, such as -npl 1,8") from e
 
 
 if __name__ == "__main__":

@@ -194,8 +194,10 @@ TABLES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join(TABLES), help="tables (all)")
-    parser.add_argument("--targets", help="targets (those of this processor)")
+    parser.add_argument(
+        "--only", default=",".join(TABLES), help="names of tables, with commas (all of --list)"
+    )
+    parser.add_argument("--targets", help="targets, with commas (those of this processor)")
     python = "interpreter of the benchmarks"
     parser.add_argument("--python", action="append", default=[sys.executable], help=python)
     parser.add_argument("--model", help="the file of SmolLM2-135M")
@@ -217,7 +219,10 @@ def main() -> None:
     if args.stale:
         print("\n".join(stale(PAGE.read_text("utf-8"))) or "no table is older than its kernels")
         return
-    targets = args.targets.split(",") if args.targets else own_targets(args.python[-1])
+    own = own_targets(args.python[-1])
+    targets = args.targets.split(",") if args.targets else own
+    if unknown := [target for target in targets if target not in own]:
+        parser.error(f"--targets has {', '.join(unknown)}; choose from {', '.join(own)}")
     for name in names:
         for target in targets:
             try:
@@ -262,7 +267,7 @@ def measured(name: str, target: str, args: argparse.Namespace) -> str:
 
 
 def no_model() -> str:
-    raise ValueError("--model has the file of SmolLM2-135M")
+    raise ValueError("it needs --model, the file of SmolLM2-135M")
 
 
 def made(name: str, python: str) -> str:
@@ -383,13 +388,17 @@ def stale(page: str) -> Iterable[str]:
     """The tables whose kernels changed after the commit that they name."""
     for name, target, text in blocks(page):
         found = re.search(r"weft ([0-9a-f]{7,})", text)
-        since = (
-            git("log", "--oneline", f"{found[1]}..HEAD", "--", *TABLES[name].kernels)
-            if found
-            else "?"
-        )
+        if not found:
+            yield (
+                f"{name} {target}: it names no commit of weft"
+                if text
+                else f"{name} {target}: empty"
+            )
+            continue
+        since = git("log", "--oneline", f"{found[1]}..HEAD", "--", *TABLES[name].kernels)
         if since:
-            yield f"{name} {target}: {len(since.splitlines())} commits to its kernels since"
+            n = len(since.splitlines())
+            yield f"{name} {target}: {n} commit{'s' if n > 1 else ''} to its kernels since"
 
 
 if __name__ == "__main__":

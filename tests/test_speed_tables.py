@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.tables import PAGE, README, TABLES, blocks, marks, printed, summarized
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.tables import PAGE, README, ROOT, TABLES, blocks, marks, printed, summarized
 
 
 def test_the_summary_says_what_the_tables_have() -> None:
@@ -27,3 +32,19 @@ def test_a_ratio_below_one_is_bold_and_counted() -> None:
         "| PyTorch programs, one thread | `avx2` | 2 | **0.90x** | 1.20x | 1.50x |"
         in summarized(begin + rows + end)
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "a case is 'nothing'; it is NAME: OPTIONS"),
+        (["a: -m x -npl 4"], "-npl, -npp and -ntg each need numbers, such as -npl 1,8"),
+        (["a: -m 'x"], "cannot be read: No closing quotation"),
+        (["a: -m x", "-r", "0"], "--repetitions is 0; at least 1 is needed"),
+        (["a: -m x", "--peer", "p"], "--peer is 'p'; it is NAME=PATH"),
+    ],
+)
+def test_benches_refuses_what_it_cannot_read(arguments: list[str], message: str) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks/benches.py"), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2 and message in run.stderr and not run.stdout

@@ -15,6 +15,11 @@
 #include <tuple>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include "runtime/executor.h"
 
 namespace nb = nanobind;
@@ -157,6 +162,19 @@ bool run(Executor& executor, const std::vector<int64_t>& values) {
   return true;
 }
 
+// Memory that is written for the first time is written several times as fast in large pages.
+void use_large_pages(uintptr_t memory, size_t n_bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr size_t kLarge = size_t{4} << 20;  // bytes
+  if (n_bytes < kLarge) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (memory + page - 1) / page * page;
+  madvise(reinterpret_cast<void*>(first), (memory + n_bytes - first) / page * page, MADV_HUGEPAGE);
+#else
+  (void)memory, (void)n_bytes;
+#endif
+}
+
 void copy_bytes(const std::vector<uintptr_t>& targets, const std::vector<uintptr_t>& sources,
                 const std::vector<size_t>& sizes) {
   if (sources.size() != targets.size() || sizes.size() != targets.size()) {
@@ -164,8 +182,9 @@ void copy_bytes(const std::vector<uintptr_t>& targets, const std::vector<uintptr
   }
   for (size_t i = 0; i < targets.size(); ++i) {
     if (sizes[i] == 0) continue;
-    std::memcpy(reinterpret_cast<void*>(targets[i]), reinterpret_cast<const void*>(sources[i]),
-                sizes[i]);
+    use_large_pages(targets[i], sizes[i]);
+    std::memmove(reinterpret_cast<void*>(targets[i]), reinterpret_cast<const void*>(sources[i]),
+                 sizes[i]);
   }
 }
 

@@ -327,29 +327,38 @@ class TorchModule:
 
             def carried() -> Any:
                 tensor = unpacked(output(name, values), dtype, out.shape, out.counted, values)
-                return tensor.item() if out.is_number else tensor
+                return tensor.item() if out.is_number else _copier(tensor)()
 
             return carried
         sizes = [evaluate(n, values) for n in out.shape]
         in_place = self.session.output_in_place(name, values)
-        if in_place is not None:
-            in_place = in_place.reshape(sizes)
-            if dtype is torch.uint8:
-                return lambda: torch.from_numpy(in_place.astype(np.uint8))
-            # NumPy allocates and copies in half of the time of `clone`, and without the threads of
-            # PyTorch, which would spin where the next call needs processors
-            if torch.from_numpy(in_place).dtype is dtype:
-                return lambda: torch.from_numpy(in_place.copy())
-            return lambda: torch.from_numpy(in_place.copy()).view(dtype)
+        if in_place is None:
+            return lambda: _copier(_tensor(output(name, values).reshape(sizes), dtype))()
+        in_place = in_place.reshape(sizes)
+        if dtype is torch.uint8:
+            return lambda: _copier(_tensor(in_place, dtype))()
+        lying = _tensor(in_place, dtype)
+        return _copier(lying)
 
-        def stored() -> torch.Tensor:
-            array = output(name, values).reshape(sizes)
-            if dtype is torch.uint8:
-                return torch.from_numpy(array.astype(np.uint8))
-            tensor = torch.from_numpy(array)
-            return tensor if tensor.dtype is dtype else tensor.view(dtype)
 
-        return stored
+def _tensor(array: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over an array of its stored type; of uint8, over a copy."""
+    tensor = torch.from_numpy(array.astype(np.uint8) if dtype is torch.uint8 else array)
+    return tensor if tensor.dtype is dtype else tensor.view(dtype)
+
+
+def _copier(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A function that copies a contiguous tensor to memory of PyTorch, which alone may grow
+    (`resize_`). The threads of PyTorch, which `clone` uses, would spin where the next call needs
+    processors."""
+    sources, sizes = [tensor.data_ptr()], [tensor.nbytes]
+
+    def copied() -> torch.Tensor:
+        copy = torch.empty_like(tensor)
+        _native.copy_bytes([copy.data_ptr()], sources, sizes)
+        return copy
+
+    return copied
 
 
 _MAX_CALLS = 16

@@ -52,6 +52,12 @@ def test_strict_gives_each_thread_a_processor() -> None:
     assert placed(2, strict=True) == [[0], [1]]
 
 
+def test_a_number_of_threads_has_an_option_of_its_own() -> None:
+    for number in (0, 2):
+        with pytest.raises(DeviceError, match=f"ThreadOptions, got {number}; n_threads takes"):
+            CpuBackend(threads=number)  # type: ignore[arg-type]
+
+
 def test_numa_distributes_and_isolates() -> None:
     assert placed(3, numa="distribute") == [NODES[0], NODES[1], NODES[0]]
     assert placed(4, numa="distribute", strict=True) == [[0], [4], [1], [5]]

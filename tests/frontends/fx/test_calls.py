@@ -200,6 +200,17 @@ def test_types_of_every_size_after_a_first_call() -> None:
             assert got.dtype == dtype and torch.equal(got, x.flip(0)) and five == 5
 
 
+def test_results_belong_to_the_caller() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.bool, torch.uint8):
+        x = (9 * X).to(dtype)
+        f = weft.from_torch(lambda x: (x.flip(0), x, x.T, x[0, 0]), (x,))
+        for _ in range(3):
+            for got, want in zip(f(x), (x.flip(0), x, x.T, x[0, 0]), strict=True):
+                assert torch.equal(got, want)
+                got.zero_()
+                assert got.resize_(50).shape == (50,)  # its memory may grow
+
+
 def test_a_fixed_number_stays_what_it_was() -> None:
     f = weft.from_torch(lambda x, m: x * m, (X, 2))
     torch.testing.assert_close(f(X, 2), X * 2)

@@ -146,6 +146,32 @@ def test_buffers_of_double_precision_are_read_by_pytorch() -> None:
         assert torch.equal(weft.from_torch(module, x)(x), module(x))
 
 
+def test_constants_of_any_type_are_results() -> None:
+    class Known(torch.nn.Module):
+        """Buffers of types that weft has not, and what is computed from them alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("thirds", torch.arange(8.0, dtype=torch.float64).view(2, 4) / 3)
+            self.register_buffer("large", torch.ones(300, 300, dtype=torch.float64))
+            self.register_buffer("none", torch.ones(0, 4, dtype=torch.float64))
+            self.register_buffer("wave", torch.complex(rows(2, 3), rows(2, 3)))
+            self.register_buffer("small", rows(2, 3).to(torch.float8_e4m3fn))
+
+        def forward(self, x: Any) -> Any:
+            parts = (*self.thirds.unbind(1), *self.thirds.max(1).values, self.thirds[1], self.large)
+            waves = (self.wave, 2 * self.wave, self.wave.unbind(1)[1], self.wave.conj())
+            return 2 * x, self.thirds, self.thirds.T, self.none, *parts, *waves, self.small
+
+    module, x = Known(), rows(2)
+    program = weft.from_torch(module, x)
+    for _ in range(2):
+        for want, got in zip(module(x), program(x), strict=True):
+            bits = (t.to(torch.float32) if t.itemsize == 1 else t for t in (got, want))
+            torch.testing.assert_close(*bits, rtol=0, atol=0)
+            got.zero_()  # the next call has results of its own
+
+
 def ops(program: Any) -> list[str]:
     return [node.op.name for node in program.graph.nodes]
 

@@ -141,7 +141,11 @@ class CpuBackend(BackendBase):
         self._kernels: Any = _native if kernels is None else kernels
         if activations not in ("native", "f32", "bf16"):
             raise DeviceError(f"activations must be 'native', 'f32' or 'bf16', got {activations!r}")
-        threads = threads or ThreadOptions()
+        threads = ThreadOptions() if threads is None else threads
+        if not isinstance(threads, ThreadOptions):
+            raise DeviceError(
+                f"threads must be weft.ThreadOptions, got {threads!r}; n_threads takes a number"
+            )
         if n_threads is not None:
             threads = replace(threads, n_threads=n_threads)
         if n_threads_batch is not None:

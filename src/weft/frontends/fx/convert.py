@@ -25,7 +25,14 @@ from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
-from weft.frontends.fx.hosted import Weights, add_region, carried_input, initial_values, state_leaf
+from weft.frontends.fx.hosted import (
+    Weights,
+    add_region,
+    carried_constant,
+    carried_input,
+    initial_values,
+    state_leaf,
+)
 from weft.frontends.fx.layout import Carried, Value, folded_ne
 from weft.frontends.fx.ops.quantized import chooses_parameters
 from weft.frontends.fx.regions import (
@@ -218,8 +225,8 @@ class _Walk:
 
     def _weight(self, node: Node, name: str, data: torch.Tensor) -> Value | None:
         """A constant as a leaf; None where weft's nodes do not read it. Nodes without users only
-        assert its type."""
-        readers = [n for n in node.users if n not in self.regions and (n.users or n.op == "output")]
+        assert its type, or are the output."""
+        readers = [n for n in node.users if n not in self.regions and n.users]
         if data.dtype not in STORED and all(n in self.known for n in readers):
             return None
         return self.weights.value(name, data)
@@ -368,6 +375,8 @@ class _Walk:
             return Output(f"output_{i}", constant=arg)
         fake = arg.meta["val"]
         value = self.builder.values.get(arg)
+        if not isinstance(value, Value | Carried) and arg in self._constants:
+            value = carried_constant(self._constants[arg], arg.name)
         mutates = None
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             mutates = next(k for k, port in enumerate(self.inputs) if port.name == spec.target)

@@ -65,6 +65,14 @@ def carried_input(fake: torch.Tensor, sizes: Sizes, name: str) -> tuple[Tensor, 
     return leaf, Carried(leaf, fake.dtype, shape)
 
 
+def carried_constant(tensor: torch.Tensor, name: str) -> Carried:
+    """The value of a constant of a type that weft has not. Raises GraphError for memory that the
+    processor cannot read."""
+    _require_readable(name, tensor)
+    shape = tuple(int(n) for n in tensor.shape)
+    return Carried(constant_leaf(array_of(tensor), I8, name), tensor.dtype, shape)
+
+
 @dataclass(frozen=True, slots=True)
 class _Port:
     """A tensor of the graph that a region reads: the way to a tensor of PyTorch."""
@@ -367,6 +375,15 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     return np.asarray(plain.numpy(force=True))  # also of views that negate
 
 
+def _require_readable(name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise GraphError(f"constant {name!r}: layout {tensor.layout} is not supported")
+    if tensor.device.type != "cpu":
+        raise GraphError(
+            f"constant {name!r} is on {tensor.device}; move the module to the cpu first"
+        )
+
+
 class Weights:
     """Leaves for the constant tensors of a program; tensors that share memory share a leaf."""
 
@@ -380,12 +397,7 @@ class Weights:
         type that weft cannot store, and for memory that the processor cannot read."""
         if tensor.dtype not in STORED:
             raise GraphError(f"constant {name!r}: {refused_type(tensor.dtype)}")
-        if tensor.layout is not torch.strided:
-            raise GraphError(f"constant {name!r}: layout {tensor.layout} is not supported")
-        if tensor.device.type != "cpu":
-            raise GraphError(
-                f"constant {name!r} is on {tensor.device}; move the module to the cpu first"
-            )
+        _require_readable(name, tensor)
         order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
         packed = tensor.permute(order)
         if not packed.is_contiguous():
