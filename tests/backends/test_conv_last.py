@@ -75,6 +75,15 @@ def test_not_a_number_passes_the_clamp(device: str) -> None:
     assert got.isnan().any()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("channels", [(5, 80), (24, 141), (40, 150)], ids=str)
+def test_panels_of_an_image_with_many_positions(channels: tuple[int, int], device: str) -> None:
+    # as many as leave the output channels together
+    x, w, b = normal(1, channels[0], 60, 61), normal(*channels[::-1], 1, 1), normal(channels[1])
+    got = convolve(x, w, b, None, device, -1.0, inf)
+    check(got, F.conv2d(x, w, b).clamp(min=-1.0), 2e-5, 2e-5)
+
+
 SQUARES = [
     # channels in and out, height, width, padding: images that are computed in squares of 2 x 2
     (32, 64, 12, 12, 1),

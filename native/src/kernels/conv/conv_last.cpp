@@ -214,6 +214,12 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, const float
   const int64_t pieces = (p.run + deepest - 1) / deepest;
   const int64_t piece = (p.run + pieces - 1) / pieces;
   const int64_t panels = (width + kPanelChannels - 1) / kPanelChannels;
+  // as many vectors for each, or one more: a panel of a single one would wait for its sums
+  const int64_t least = (width + kLanes - 1) / kLanes / panels;
+  const int64_t larger_panels = (width + kLanes - 1) / kLanes - least * panels;
+  const auto begin_of = [&](int64_t panel) {
+    return (least * panel + min64(panel, larger_panels)) * kLanes;
+  };
   const int64_t count = (n + kTileRows - 1) / kTileRows;
   for (int64_t first = 0; first < p.runs; first += runs) {
     t.runs = min64(runs, p.runs - first);
@@ -238,8 +244,8 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, const float
           t.out = s.out + tiles.begin;
           t.residual = call.src[3] == nullptr ? nullptr : s.residual + tiles.begin;
           for (int64_t panel = turn; panel < (near ? panels : turn + 1); ++panel) {
-            const int64_t at = panel * kPanelChannels;
-            const int64_t channels = min64(kPanelChannels, width - at);
+            const int64_t at = begin_of(panel);
+            const int64_t channels = min64(begin_of(panel + 1), width) - at;
             const int64_t vectors = (channels + kLanes - 1) / kLanes;
             t.channel = begin + at;
             t.lanes = channels - (vectors - 1) * kLanes;
