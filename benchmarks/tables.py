@@ -219,7 +219,7 @@ def main() -> None:
     if args.stale:
         print("\n".join(stale(PAGE.read_text("utf-8"))) or "no table is older than its kernels")
         return
-    own = own_targets(args.python[-1])
+    own = own_targets(options_for(args.python, "")[-1])
     targets = args.targets.split(",") if args.targets else own
     if unknown := [target for target in targets if target not in own]:
         parser.error(f"--targets has {', '.join(unknown)}; choose from {', '.join(own)}")
