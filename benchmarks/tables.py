@@ -105,6 +105,7 @@ PROGRAMS = (
 SMALL = "--only 'lstm,gru,mamba 4x256,mlp,gcn,siren,kalman'"
 OF_TEXT = {"pp ratio": "prompts", "tg ratio": "tokens"}
 OF_PROGRAMS = {"best peer / weft": "PyTorch programs"}
+OF_SMALL = {"best peer / weft": "small PyTorch programs"}
 
 
 def cases(options: dict[str, str], every: str) -> str:
@@ -153,11 +154,11 @@ TABLES = {
     ),
     "small": Table(
         "Small and recurrent programs in the same way, one thread",
-        f"torch_models.py --threads 1 {SMALL}", OF_PROGRAMS, printed,
+        f"torch_models.py --threads 1 {SMALL}", OF_SMALL, printed,
     ),
     "small-2": Table(
         "The same with two threads, milliseconds of the clock",
-        f"torch_models.py --threads 2 {SMALL}", OF_PROGRAMS, printed,
+        f"torch_models.py --threads 2 {SMALL}", OF_SMALL, printed,
     ),
     "texts": Table(
         "Several texts at once, one thread: tokens per second of processor time of all texts "
