@@ -220,7 +220,7 @@ void multiply(const float* const* panels, int64_t n, const float* x, int64_t dep
               float* out) {
   for_even(columns, kMaxColumns, [&](int64_t column, int64_t some) {
     for_even(n * kPanelVectors, vectors_for(static_cast<int>(some)), [&](int64_t first, int64_t m) {
-      Sums s{.x = x + column * depth, .x_stride = depth, .depth = depth};
+      Sums s{.words = {}, .out = {}, .x = x + column * depth, .x_stride = depth, .depth = depth};
       for (int64_t i = 0; i < m; ++i) {
         const int64_t panel = (first + i) / kPanelVectors;
         const int64_t lane = (first + i) % kPanelVectors * kLanes;
