@@ -15,6 +15,7 @@ import pytest
 
 import weft
 from weft.cli.app import COMMANDS
+from weft.cli.mistakes import exit_code
 
 MODEL = Path(__file__).parent / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
 
@@ -124,6 +125,15 @@ def test_the_command_imports_nothing_before_it_takes_ctrl_c() -> None:
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "weft.cli" in said.split()
     assert not {"typing", "collections", "functools", "importlib", "enum"} & set(said.split())
+
+
+def test_ctrl_c_within_a_class_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before Python 3.12 an exception in `__set_name__` is the cause of a RuntimeError."""
+
+    def command() -> int:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    assert exit_code(command) == 130 and capsys.readouterr().err.strip() == "interrupted"
 
 
 @pytest.mark.parametrize("delay", [0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4])

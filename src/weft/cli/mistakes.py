@@ -59,6 +59,11 @@ def exit_code(command: Callable[[], Any]) -> int:
         return 1
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except RuntimeError as error:
+        # Before Python 3.12 a Ctrl-C within `__set_name__`, where a module is imported, is told so.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        code = 130
     if code == 130:
         say("interrupted", "yellow")
     return code if isinstance(code, int) else 0
