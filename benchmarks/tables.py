@@ -123,8 +123,19 @@ LONG = {
     for name, file in (("heads of 128", "heads"), ("windows", "windows"), ("latent", "latent"))
     for cache, depth in (("f16", 16384), ("q8_0", 8192))
 }
+READ = shlex.join(
+    f"{shape.upper()} shape, {format}: {{{shape}-{format}}}"
+    for shape in ("1b", "3b", "8b")
+    for format in ("q4_0", "q8_0")
+)
+SHAPES = {"1b": "--n-layer 4", "3b": "--shape 3b --n-layer 3", "8b": "--shape 8b --n-layer 2"}
 MADE = {
     "1b": "make_model.py {file} --n-layer 4",
+    **{
+        f"{shape}-{format}": f"make_model.py {{file}} {options} --format {format}"
+        for shape, options in SHAPES.items()
+        for format in ("q4_0", "q8_0")
+    },
     "heads": "make_model.py {file} --n-layer 1 --n-head 16 --n-head-kv 4 --n-vocab 2048 "
     "--n-ctx 40960",
     "windows": "make_attention.py {file} --kind windows",
@@ -170,6 +181,12 @@ TABLES = {
         "The same with two threads, tokens per second of the clock",
         f"benches.py {{peers}} -r 3 {cases(TEXTS, '-t 2')}",
         {"ratio": "several texts"}, printed, peers="batched",
+    ),
+    "reading": Table(
+        "Generation as bytes of weights per second beside what memory gives, in the same run: the "
+        "first layers (4, 3 and 2) of shapes of 1, 3 and 8 billion weights, tokens per second of "
+        "the clock, medians of five",
+        f"reading.py {READ} --threads 1,2 {{peers}}", {}, printed,
     ),
     "long": Table(
         "512 prompt tokens and 16 generated ones behind a long text in the cache, one thread, "

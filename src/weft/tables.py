@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
@@ -19,6 +19,20 @@ def size_text(nbytes: float, digits: int = 2) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.{digits}f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.{digits}f} TiB"
+
+
+def count_text(n: int, one: str, several: str = "") -> str:
+    """A number of things, such as `1 copy`, `1,200 nodes`; `several` is a plural that is not one's
+    with `s` or `ies`."""
+    if n == 1:
+        return f"1 {one}"
+    return f"{n:,} {several or (f'{one[:-1]}ies' if one.endswith('y') else f'{one}s')}"
+
+
+def list_text(texts: Iterable[str]) -> str:
+    """Texts in one, such as `a, b and c`."""
+    *before, last = [*texts] or [""]
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def any_layer(text: str) -> str:

@@ -14,6 +14,7 @@ from weft.llm.planning.explain import prefix_text
 from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
 from weft.schedule.cause import Cause, code_meaning
+from weft.tables import count_text
 
 
 def plan_lines(
@@ -80,11 +81,11 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
             detail = f" ({backend.target}, {threads_text(backend)} threads)"
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
-        ops = f"{steps} op{'s' if steps != 1 else ''}"
+        ops = count_text(steps, "op")
         if len(schedule.backends) == 1:  # a single device needs no causes
             lines.append(f"placement: {backend.name}{detail}: all {ops}")
             continue
-        count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
+        count = count_text(len(splits), "split")
         lines.append(f"placement: {backend.name}{detail}: {count}, {ops}; {_why(causes, codes)}")
     return lines
 

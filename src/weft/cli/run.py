@@ -29,6 +29,7 @@ from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
 from weft.llm.senses.media import Medium
 from weft.options import option
+from weft.tables import count_text
 
 
 class WriterLoad(Load):
@@ -251,7 +252,7 @@ def _show_speed(stats: Stats) -> None:
     speed = f", {stats.tokens_per_second:.1f} tokens/s" if stats.n_generated > 1 else ""
     say(
         f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
-        f"generation: {stats.n_generated} token{'s' if stats.n_generated != 1 else ''}{speed}{why}"
+        f"generation: {count_text(stats.n_generated, 'token')}{speed}{why}"
     )
 
 

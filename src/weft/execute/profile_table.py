@@ -9,7 +9,7 @@ from weft.backends.cpu import Peaks
 from weft.errors import named
 from weft.execute.profile_lines import Line
 from weft.execute.profile_results import ProfileResults
-from weft.tables import any_layer
+from weft.tables import any_layer, count_text
 
 LEFT = frozenset({"op", "type", "device", "tensor", "bound by", "waited for"})
 """Columns that are aligned to the left; the others are figures."""
@@ -42,8 +42,8 @@ def heading(profile: ProfileResults) -> Iterator[str]:
     title = f"{profile.name}: " if profile.name else ""
     each = f"{_ms(profile.seconds / runs)} ms each"
     yield (
-        f"{title}{profile.runs} run{'s' if profile.runs != 1 else ''}, {each}, "
-        f"{profile.threads} thread{'s' if profile.threads != 1 else ''}, "
+        f"{title}{count_text(profile.runs, 'run')}, {each}, "
+        f"{count_text(profile.threads, 'thread')}, "
         f"{_waits(profile.barriers / runs)}{profile.waiting:.0%} of thread time spent waiting"
     )
     peaks = profile.peaks
@@ -74,7 +74,7 @@ def _waits(times: float) -> str:
     """The number of times per run that threads waited for each other, as text; empty below 1."""
     if times < 0.5:
         return ""
-    return f"threads waited for each other {times:.0f} time{'s' if round(times) != 1 else ''}, "
+    return f"threads waited for each other {count_text(round(times), 'time')}, "
 
 
 def op_rows(profile: ProfileResults) -> Rows:
@@ -92,7 +92,7 @@ def op_rows(profile: ProfileResults) -> Rows:
     blank = [""] * (2 if several else 1)
     if small:
         steps, seconds = sum(x.steps for x in small), sum(x.seconds for x in small)
-        names = f"{len(small)} more op{'s' if len(small) > 1 else ''}"
+        names = count_text(len(small), "more op")
         rows.append([names, *blank, str(steps), *_time(seconds, profile)])
     rows.append(["outside of steps", *blank, "", *_time(profile.outside, profile)])
     return [row + [""] * (len(rows[0]) - len(row)) for row in rows]

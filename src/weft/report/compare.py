@@ -26,6 +26,7 @@ from weft.schedule.diff import (
     reference_bytes,
     totals_of,
 )
+from weft.tables import count_text
 from weft.version import __version__
 
 _NAMED = 400
@@ -84,7 +85,7 @@ def _pairs(a: Plan, b: Plan) -> Iterator[tuple[str, Plan, Plan]]:
     yield "the largest batches", a, b
     before, after = ({p["max_tokens"]: p for p in plan.get("smaller", ())} for plan in (a, b))
     for n in sorted(before.keys() & after.keys(), reverse=True):
-        yield f"batches of up to {n} token{'s' if n > 1 else ''}", before[n], after[n]
+        yield f"batches of up to {count_text(n, 'token')}", before[n], after[n]
 
 
 def _side(plan: Plan, other: Plan, devices: Mapping[str, int]) -> dict[str, Any]:

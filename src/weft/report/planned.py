@@ -17,6 +17,7 @@ from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.report.cache import cache_data
 from weft.report.tables import regime_data
 from weft.report.variants import slider_data
+from weft.tables import count_text
 from weft.version import __version__
 
 FORMAT = "weft-report-1"
@@ -141,7 +142,7 @@ def _regime(plan: ContextPlan, regime: RegimePlan) -> dict[str, Any]:
     if together:
         label = "several texts at once" if plan.model.config.recurrent else "prompts (encoder)"
     elif first == regime.max_tokens:
-        label = f"batches of {first} token{'s' if first > 1 else ''}"
+        label = f"batches of {count_text(first, 'token')}"
     else:
         label = f"batches of {first} to {regime.max_tokens} tokens"
     return {

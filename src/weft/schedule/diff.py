@@ -12,7 +12,7 @@ from weft.errors import FormatError
 from weft.records import dataclass
 from weft.schedule.alignment import aligned, is_log
 from weft.schedule.describe import FORMAT
-from weft.tables import any_layer, size_text
+from weft.tables import any_layer, count_text, size_text
 
 Plan = Mapping[str, Any]
 
@@ -115,7 +115,7 @@ def _splits(a: Plan, b: Plan, both: bool) -> list[str]:
     lines += [_line(group, both) for group in grouped(changed_copies(a, b))]
     moves = Counter((c.before, c.after) for c in nodes if c.what == "moved")
     for (old_device, new_device), n in moves.items():
-        lines.append(f"moved: {n} node{'s' if n > 1 else ''} from {old_device} to {new_device}")
+        lines.append(f"moved: {count_text(n, 'node')} from {old_device} to {new_device}")
     for what, old, new in totals_of(a, b):
         if old != new:
             figures = _sizes(old, new, not both) if "bytes" in what else f"{old:,} -> {new:,}"
@@ -142,7 +142,7 @@ def _smaller(a: Plan, b: Plan, both: bool) -> list[str]:
     lines = []
     before, after = ({p["max_tokens"]: p for p in plan.get("smaller", ())} for plan in (a, b))
     for n in sorted(before | after, reverse=True):
-        tokens = f"{n} token{'s' if n > 1 else ''}"
+        tokens = count_text(n, "token")
         if n in before and n in after:
             changes = _splits(before[n], after[n], both)
             if changes:

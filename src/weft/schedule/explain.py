@@ -23,7 +23,7 @@ from weft.schedule.describe import (
     refused,
     to_json,
 )
-from weft.tables import size_text
+from weft.tables import count_text, size_text
 
 _WIDE = 100
 """Minimum number of columns at which a line has a node's whole name and the code of its cause."""
@@ -123,7 +123,7 @@ class Fold(NamedTuple):
     def text(self, what: str) -> str:
         """The fold in words, such as `28 nodes before, 3 more times (--nodes lists all)`."""
         rows = f"{self.period} {what}s" if self.period > 1 else what
-        times = f"{self.times} more time{'s' if self.times > 1 else ''}"
+        times = f"{count_text(self.times, 'more time')}"
         return f"{rows} before, {times} (--nodes lists all)"
 
 
@@ -201,7 +201,7 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
     t = data["totals"]
     copied = _bytes({"bytes": t["copied_bytes"], "least_bytes": t["least_copied_bytes"]})
     lines = [
-        f"total: {t['splits']} split{'s' if t['splits'] != 1 else ''}, {t['nodes']} nodes, "
+        f"total: {count_text(t['splits'], 'split')}, {t['nodes']} nodes, "
         f"{t['copies']} copies, {copied} copied per pass",
         ops_text(t),
     ]
@@ -223,7 +223,7 @@ def ops_text(totals: Mapping[str, int]) -> str:
     others = [f"{views} {_be(views)} views"] if views else []
     others += [f"{joined} {_be(joined)} joined with these"] if joined > 0 else []
     rest = f"; of the other nodes {', '.join(others)}" if others else ""
-    return f"{ops} op{'' if ops == 1 else 's'} run{'s' if ops == 1 else ''}{rest}"
+    return f"{count_text(ops, 'op')} run{'s' if ops == 1 else ''}{rest}"
 
 
 def _be(n: int) -> str:
@@ -352,7 +352,7 @@ def listing(schedule: Placed, *, nodes: bool = True) -> str:
     for i, split in enumerate(schedule.splits):
         inputs = " ".join(f"[{t.name} ({size_text(t.max_bytes, 1)})]" for t in split.inputs)
         count = len(split.inputs)
-        what = f", {count} input{'s' if count > 1 else ''}: {inputs}" if count else ""
+        what = f", {count_text(count, 'input')}: {inputs}" if count else ""
         lines.append(f"## split {i}: {devices[split.backend]}{what}")
         for node in split.nodes:
             if nodes and not node.op.is_view:

@@ -22,6 +22,7 @@ from weft.schedule.parts import Candidate
 from weft.schedule.passes_text import only_about, passes_lines, story_lines
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, cut
+from weft.tables import count_text
 
 __all__ = ["FORMAT", "Change", "Copied", "Cut", "Passes", "Question", "Step", "passes_of"]
 
@@ -422,7 +423,7 @@ def _cut(schedule: Schedule, record: _Record) -> Schedule:
     if schedule.graph_inputs:
         record.add(
             "6", "inputs",
-            f"Pass 6: each of {_count(len(result.graph_inputs), 'input')} exists "
+            f"Pass 6: each of {count_text(len(result.graph_inputs), 'input')} exists "
             f"{schedule.n_copies} times, so that a batch can be prepared while another one runs.",
         )  # fmt: skip
     return result
@@ -431,8 +432,8 @@ def _cut(schedule: Schedule, record: _Record) -> Schedule:
 def _cut_title(result: Schedule, names: Sequence[str]) -> str:
     n_inputs = sum(len(split.inputs) for split in result.splits)
     used = " and ".join(dict.fromkeys(names[split.backend] for split in result.splits))
-    copied = _count(n_inputs, "tensor is", "tensors are") if n_inputs else "nothing is"
-    splits = _count(len(result.splits), "split")
+    copied = count_text(n_inputs, "tensor is", "tensors are") if n_inputs else "nothing is"
+    splits = count_text(len(result.splits), "split")
     return f"Pass 5: the nodes are cut into {splits} on {used}, and {copied} copied."
 
 
@@ -479,10 +480,6 @@ def _verdict(tried: Sequence[Candidate]) -> str:
 def _of(candidate: Candidate) -> str:
     """A word for the work that takes the predicted time."""
     return "pass" if candidate.prediction is None else candidate.prediction.what
-
-
-def _count(n: int, one: str, several: str | None = None) -> str:
-    return f"{n} {one if n == 1 else several or one + 's'}"
 
 
 _TITLES = {

@@ -15,6 +15,7 @@ from typing import Any
 from weft.errors import ScheduleError
 from weft.schedule.explain import LEAST_FOLD, folded, node_key, seconds_text
 from weft.schedule.parts import Candidate
+from weft.tables import count_text, list_text
 
 _Data = Mapping[str, Any]
 
@@ -144,7 +145,7 @@ def _questions(step: _Data, width: int | None) -> Iterator[str]:
     for device, counts in asked.items():
         questions = dict.fromkeys(question for question, _ in counts)
         texts = [
-            f"{question}? " + _and(f"{counts[question, a]} {word}" for a, word in
+            f"{question}? " + list_text(f"{counts[question, a]} {word}" for a, word in
                                    ((True, "yes"), (False, "no")) if counts[question, a])
             for question in questions
         ]  # fmt: skip
@@ -193,8 +194,8 @@ def _range(names: Sequence[str]) -> str:
 def candidate_lines(candidates: Iterable[Candidate], width: int | None = None) -> Iterator[str]:
     """Placements with their predicted times, a line for each."""
     for one in candidates:
-        nodes = _and(
-            f"{n} node{'s' if n > 1 else ''} on {name}" for name, n in one.nodes.items() if n
+        nodes = list_text(
+            f"{count_text(n, 'node')} on {name}" for name, n in one.nodes.items() if n
         )
         parts = "" if one.prediction is None else "".join(
             f", {what} {seconds_text(seconds)}"
@@ -252,7 +253,7 @@ def _story(data: _Data, tensor: _Data, width: int | None) -> Iterator[str]:
     if tensor["memory"] is not None:
         weight = "a weight " if tensor["weight"] else ""
         parts.append(f"{weight}in memory of type {tensor['memory']}")
-    parts += [f"reads {_and(sources)}"] if sources else []
+    parts += [f"reads {list_text(sources)}"] if sources else []
     yield from _broken(", ".join(parts), width, 4)
     for step in data["steps"]:
         events = [*_events(data, step, number)]
@@ -299,11 +300,6 @@ def _places(data: _Data, number: int) -> Iterator[str]:
     for one in data["rewired"]:
         if one["node"] == number or data["copies"][one["copy"]]["of"] == number:
             yield _rewired(data, one)
-
-
-def _and(texts: Iterable[str]) -> str:
-    *before, last = texts
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _broken(text: str, width: int | None, indent: int) -> list[str]:

@@ -10,6 +10,7 @@ from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.native import _native
 from weft.records import dataclass
+from weft.tables import count_text
 
 _SECONDS = 0.5
 _BUFFER = 256 << 20
@@ -39,7 +40,7 @@ class Peaks:
         bf16 1092 GOP/s`."""
         bf16 = "" if self.bf16 is None else f", bf16 {self.bf16 / 1e9:.0f}"
         return (
-            f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.target}): "
+            f"{count_text(self.threads, 'thread')} ({self.target}): "
             f"read {self.read / 1e9:.1f} GB/s; "
             f"int8 {self.int8 / 1e9:.0f}, f32 {self.f32 / 1e9:.0f}{bf16} GOP/s"
         )

@@ -36,6 +36,7 @@ from weft.records import dataclass
 if TYPE_CHECKING:
     from weft.llm.cache.prefix_files import PrefixFiles, Stored
 from weft.llm.engine.request import Request
+from weft.tables import count_text
 
 SPACING = 256
 """Minimum number of tokens between checkpoints at the ends of messages, except the last."""
@@ -314,6 +315,6 @@ def why_not_reused(request: Request, context: Context, n: int, same: int) -> str
     what = "recurrent states" if context.cache.states is not None else "small sliding windows"
     at = f"the last one before that is at token {n}" if n else "there is none before that"
     return (
-        f"it begins with {same} token{'s' if same > 1 else ''} of a text that is kept, but {what} "
+        f"it begins with {count_text(same, 'token')} of a text that is kept, but {what} "
         f"go back to checkpoints only, and {at}"
     )

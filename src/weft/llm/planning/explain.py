@@ -17,7 +17,7 @@ from weft.program import Program
 from weft.schedule import schedule
 from weft.schedule.cause import CHOSEN, OFFLOADED, PLANNED
 from weft.schedule.explain import prediction_text, table_lines
-from weft.tables import html_table, size_text, text_table
+from weft.tables import count_text, html_table, size_text, text_table
 
 MEMORY_COLUMNS = ("buffer", "memory", "bytes", "size", "about")
 
@@ -97,9 +97,7 @@ def _pass(totals: Mapping[str, int]) -> str:
 
 def _counts(totals: Mapping[str, int]) -> str:
     splits, copies = totals["splits"], totals["copies"]
-    return (
-        f"{splits} split{'s' if splits != 1 else ''}, {copies} cop{'ies' if copies != 1 else 'y'}"
-    )
+    return f"{count_text(splits, 'split')}, {count_text(copies, 'copy')}"
 
 
 def memory_lines(
@@ -152,7 +150,7 @@ def html_of(plan: ContextPlan, scratch: int, program: Program, title: str) -> st
 
 def _other_plan(other: RegimePlan, hint: str) -> str:
     totals = other.plan.schedule.to_json()["totals"]
-    tokens = f"{other.max_tokens} token{'s' if other.max_tokens > 1 else ''}"
+    tokens = count_text(other.max_tokens, "token")
     return (
         f"batches of up to {tokens} have another plan: {_counts(totals)} "
         f"({hint.format(other.max_tokens)} shows it)"

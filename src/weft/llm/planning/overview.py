@@ -18,7 +18,7 @@ from weft.llm.model_name import model_name
 from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.llm.planning.speed import Speed, speed_of
 from weft.records import dataclass
-from weft.tables import size_text
+from weft.tables import count_text, list_text, size_text
 
 PARTS = {"weights": "█", "experts": "▆", "cache": "▓", "compute": "▒", "drafts": "▄"}
 """The parts of a memory, and how a terminal draws them."""
@@ -200,7 +200,7 @@ def needs_text(about: Overview) -> str:
         if room.limit is not None and room.fits and size > room.limit:
             of = f" ({size_text(room.counted)}{of} must stay in memory)"
         each.append(f"{size_text(size)}{of}{f' in {room.memory}' if len(used) > 1 else ''}")
-    need = f"eeds {_listed(each)} with a context of {about.n_ctx:,} tokens"
+    need = f"eeds {list_text(each)} with a context of {about.n_ctx:,} tokens"
     full = [
         f"{size_text(r.counted)} must fit into {r.memory}, which has room for "
         f"{size_text(r.limit or 0)}"
@@ -208,39 +208,32 @@ def needs_text(about: Overview) -> str:
         if not r.fits
     ]
     if full:
-        return f"Does not fit: n{need}; {_listed(full)}."
+        return f"Does not fit: n{need}; {list_text(full)}."
     unknown = [room.memory for room in used if room.limit is None]
     if unknown:
-        return f"N{need}; it is not known how much {_listed(unknown)} memory there is."
+        return f"N{need}; it is not known how much {list_text(unknown)} memory there is."
     rest = f" Prefixes of texts may take {size_text(about.beside)} more, where there is room."
     return f"Fits: n{need}.{rest if about.beside else ''}"
 
 
 def _where(about: Overview, run: Run) -> str:
-    ops = _n(sum(worker.ops for worker in run.workers), "op")
-    splits = _n(sum(worker.splits for worker in run.workers), "split")
+    ops = count_text(sum(worker.ops for worker in run.workers), "op")
+    splits = count_text(sum(worker.splits for worker in run.workers), "split")
     each = []
     for worker in run.workers:
-        layers = f"{worker.layers} of {_n(about.n_layers, 'layer')}, " if worker.layers else ""
-        each.append(f"{worker.device} ({layers}{_n(worker.ops, 'op')})")
+        layers = (
+            f"{worker.layers} of {count_text(about.n_layers, 'layer')}, " if worker.layers else ""
+        )
+        each.append(f"{worker.device} ({layers}{count_text(worker.ops, 'op')})")
     if len(each) == 1:
         each = [run.workers[0].device]
     start = "Runs" if run is about.runs[0] else f"{_batches(run)} run"
-    copies = f", with {_n(run.copies, 'copy')} between devices" if run.copies else ""
-    return f"{start} on {_listed(each)}: {ops} in {splits}{copies}."
+    copies = f", with {count_text(run.copies, 'copy')} between devices" if run.copies else ""
+    return f"{start} on {list_text(each)}: {ops} in {splits}{copies}."
 
 
 def _batches(run: Run) -> str:
     return "Single tokens" if run.max_tokens == 1 else f"Batches of up to {run.max_tokens} tokens"
-
-
-def _n(n: int, one: str) -> str:
-    many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
-    return f"{n:,} {one if n == 1 else many}"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def overview_lines(about: Overview, width: int = 80) -> list[str]:

@@ -29,6 +29,7 @@ from weft.serve.respond import sse
 from weft.serve.responses.endpoints import add_kept_responses
 from weft.serve.responses.store import Kept, KeptResponses
 from weft.serve.routes import add_middleware, new_app
+from weft.tables import count_text
 from weft.version import __version__
 
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
@@ -68,10 +69,10 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
 
 
 def _overview(replicas: Replicas) -> str:
-    n = replicas.n_running
     return (
-        f"weft {__version__} serves the model {replicas.model_id} by {n} "
-        f"replica{'s' * (n != 1)}.\n\nThe paths are those of a server without --ray.\n"
+        f"weft {__version__} serves the model {replicas.model_id} by "
+        f"{count_text(replicas.n_running, 'replica')}.\n\n"
+        "The paths are those of a server without --ray.\n"
     )
 
 
