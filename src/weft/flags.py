@@ -47,6 +47,11 @@ class Flags:
         "least batch for which devices take ops of models whose weights are in host memory, also "
         "read from GGML_OP_OFFLOAD_MIN_BATCH; 0: as each device decides",
     )
+    attn_rot_disable: bool = _flag(
+        False,
+        "1: keys and values of a quantized cache are stored as they are, not rotated, also read "
+        "from LLAMA_ATTN_ROT_DISABLE (0 or 1)",
+    )
     machine_key: str = _flag(
         "", "the key of --machines and `weft worker`, 64 hexadecimal digits; empty: none"
     )
@@ -61,7 +66,10 @@ class Flags:
     )
 
 
-_ALSO = {"op_offload_min_batch": "GGML_OP_OFFLOAD_MIN_BATCH"}
+_ALSO = {
+    "op_offload_min_batch": "GGML_OP_OFFLOAD_MIN_BATCH",
+    "attn_rot_disable": "LLAMA_ATTN_ROT_DISABLE",
+}
 """Variables of other programs that are read where ours is not set."""
 
 

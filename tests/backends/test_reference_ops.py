@@ -9,6 +9,7 @@ from reference_run import Lowered, compute
 import weft.graph as g
 from weft import quants
 from weft.backends.reference.attention import alibi_slopes
+from weft.errors import GraphError
 from weft.graph.ops import RopeMode
 
 RNG = np.random.default_rng(11)
@@ -210,6 +211,20 @@ def test_broadcast_repeats_in_turns() -> None:
     a, b = normal(4, 6), normal(2, 3)
     got = compute(g.add(g.input("a", [4, 6]), g.input("b", [2, 3])), a=a, b=b)
     np.testing.assert_array_equal(got[0, 0], a + np.tile(b, (2, 2)))
+
+
+def test_hadamard_is_its_own_inverse() -> None:
+    x = normal(2, 3, 96)
+    node = g.hadamard(g.input("x", x.shape), 32)
+    once = compute(node, x=x)[0]
+    np.testing.assert_allclose(once[..., 32], x[..., 32:64].sum(-1) / np.sqrt(32), rtol=1e-5)
+    np.testing.assert_allclose(
+        once[..., 33], (x[..., 32:64:2] - x[..., 33:64:2]).sum(-1) / np.sqrt(32), rtol=1e-5
+    )
+    np.testing.assert_allclose(compute(g.hadamard(node, 32), x=x)[0], x, atol=1e-6)
+    for n in (64, 48, 1, 0, -2):
+        with pytest.raises(GraphError, match=f"n = {n} must be a power of two from 2 on that divi"):
+            g.hadamard(g.input("x", x.shape), n)
 
 
 def test_copy_into_a_strided_destination() -> None:

@@ -84,7 +84,7 @@ def test_a_forged_state_is_refused(model: Model) -> None:
         (b'"n_cells": 12', b'"n_cells": 99'),
         (b'"n_cells": 12', b'"n_cells": -1'),
         (b'"n_cells"', b'"n_calls"'),
-        (b'"version": 2', b'"version": 9'),
+        (b'"version": 3', b'"version": 9'),
         (b'{"version', b'["version'),
     ):
         forged = body.replace(old, new)

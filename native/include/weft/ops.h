@@ -16,15 +16,15 @@ enum class Op : int32_t {
   kCos, kClamp, kFill, kLeakyRelu, kSoftMax, kFlashAttnExt, kLightningIndexer, kIm2col, kIm2col3d,
   kCol2im1d, kConv2d, kConv2dDw, kConv3d, kConvTranspose1d, kConvTranspose2d, kReshape, kView,
   kPermute, kTranspose, kDup, kCont, kCpy, kAcc, kSet, kBinary, kMap, kWhere, kConvert, kReduce,
-  kArgReduce, kCumulate, kCumulateArg, kRope, kRopeBack, kNormScale, kGluQuantize, kRopeSetRows,
-  kDsv4HcComb, kDsv4HcPre, kDsv4HcPost, kConvNd, kConv2dLast, kPoolNd, kInterpolate, kGather,
-  kScatter, kIndex, kIndexPut, kSortIndices, kPadNd, kSearchSorted, kNorm, kRmsNorm, kL2Norm,
-  kGroupNorm, kMulMat, kMulMatId, kOutProd, kSolveTri, kQuantize, kCdist, kMulMatInt, kSsmConv,
-  kSsmScan, kRwkvWkv6, kRwkvWkv7, kGatedLinearAttn, kGatedDeltaNet, kRnn, kLinearScan, kSum,
-  kSumRows, kMean, kCumsum, kArgmax, kCountEqual, kArgsort, kTopK, kArange, kTimestepEmbedding,
-  kTri, kDiag, kDiagMaskInf, kDiagMaskZero, kCrossEntropyLoss, kGetRows, kGetRowsBack, kSetRows,
-  kConcat, kRepeat, kRepeatBack, kRoll, kPad, kPadReflect1d, kUpscale, kPool1d, kPool2d, kWinPart,
-  kWinUnpart, kGetRelPos, kCount
+  kArgReduce, kCumulate, kCumulateArg, kRope, kRopeBack, kHadamard, kNormScale, kGluQuantize,
+  kRopeSetRows, kDsv4HcComb, kDsv4HcPre, kDsv4HcPost, kConvNd, kConv2dLast, kPoolNd, kInterpolate,
+  kGather, kScatter, kIndex, kIndexPut, kSortIndices, kPadNd, kSearchSorted, kNorm, kRmsNorm,
+  kL2Norm, kGroupNorm, kMulMat, kMulMatId, kOutProd, kSolveTri, kQuantize, kCdist, kMulMatInt,
+  kSsmConv, kSsmScan, kRwkvWkv6, kRwkvWkv7, kGatedLinearAttn, kGatedDeltaNet, kRnn, kLinearScan,
+  kSum, kSumRows, kMean, kCumsum, kArgmax, kCountEqual, kArgsort, kTopK, kArange,
+  kTimestepEmbedding, kTri, kDiag, kDiagMaskInf, kDiagMaskZero, kCrossEntropyLoss, kGetRows,
+  kGetRowsBack, kSetRows, kConcat, kRepeat, kRepeatBack, kRoll, kPad, kPadReflect1d, kUpscale,
+  kPool1d, kPool2d, kWinPart, kWinUnpart, kGetRelPos, kCount
 };
 
 enum class UnaryOp : int64_t {
@@ -272,6 +272,11 @@ enum class CumulateSlot : int {
 enum class RopeSlot : int {
   kMode = 0, kNDims = 1, kNCtxOrig = 2, kFreqBase = 3, kFreqScale = 4, kExtFactor = 5,
   kAttnFactor = 6, kBetaFast = 7, kBetaSlow = 8, kNOffset = 9, kSections = 10, kSlots = 14
+};
+
+// Parameters of HADAMARD.
+enum class HadamardSlot : int {
+  kN = 0, kSlots = 1
 };
 
 // Parameters of NORM_SCALE.
@@ -568,6 +573,8 @@ inline constexpr OpInfo kOpInfo[] = {
    "ROPE 2..3 mode:RopeMode(NORMAL=0,NEOX=2,MROPE=8,VISION=24,IMROPE=40) n_dims:int n_ctx_orig:int freq_base:float freq_scale:float ext_factor:float attn_factor:float beta_fast:float beta_slow:float n_offset:int sections:int[4]"},
   {"ROPE_BACK", 2, 3, 14, false,
    "ROPE_BACK 2..3 mode:RopeMode(NORMAL=0,NEOX=2,MROPE=8,VISION=24,IMROPE=40) n_dims:int n_ctx_orig:int freq_base:float freq_scale:float ext_factor:float attn_factor:float beta_fast:float beta_slow:float n_offset:int sections:int[4]"},
+  {"HADAMARD", 1, 1, 1, false,
+   "HADAMARD 1..1 n:int"},
   {"NORM_SCALE", 2, 4, 2, false,
    "NORM_SCALE 2..4 eps:float centred:bool"},
   {"GLU_QUANTIZE", 1, 2, 4, false,

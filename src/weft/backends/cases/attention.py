@@ -96,6 +96,9 @@ def _ropes() -> Iterator[Case]:
     yield Case("ROPE", "NORMAL stretched", stretched, 1e-6)
     yield Case("ROPE", "NEOX factors", with_factors, 1e-6)
     yield Case("ROPE_BACK", "NEOX f32", back, 1e-6)
+    for n in (2, 32, 64, 512):
+        build = bound(lambda s, n: g.hadamard(s.normal(1024 if n > 64 else 192, 3, 5), n), n)
+        yield Case("HADAMARD", f"{n}", build, 1e-6)
 
 
 def _others() -> Iterator[Case]:

@@ -1,4 +1,5 @@
-"""Rotary position embedding in all of ggml's modes, with YaRN (arXiv 2309.00071).
+"""Rotary position embedding in all of ggml's modes, with YaRN (arXiv 2309.00071), and products with
+Hadamard matrices.
 
 ggml computes its angles by repeated float32 multiplication; here each is one float64 power, so that
 late positions stay exact.
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, check_index, f32, kernel
 from weft.backends.reference.view import ArrayView
-from weft.graph.ops import RopeMode, RopeParams
+from weft.graph.ops import HadamardParams, RopeMode, RopeParams
 
 F64 = NDArray[np.float64]
 
@@ -116,3 +117,15 @@ def rope_set_rows(call: Call) -> None:
     check_index(ids, call.dst.ne[1], "row")
     rows = np.ascontiguousarray(out.reshape(1, 1, len(ids), -1), np.float32)
     call.dst.units[:, :, ids] = call.dst.encode(rows)
+
+
+@kernel("HADAMARD")
+def hadamard(call: Call) -> None:
+    """Each block of n numbers times the orthonormal Hadamard matrix, which is built by doubling."""
+    p: HadamardParams = call.params
+    matrix = np.ones((1, 1))
+    while len(matrix) < p.n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = call.f64(0)
+    blocks = x.reshape(*x.shape[:-1], -1, p.n)
+    call.dst.write((blocks @ matrix / math.sqrt(p.n)).reshape(x.shape))

@@ -1,11 +1,12 @@
-"""Rotary positions. Sizes are ggml's `ne`, innermost first."""
+"""Rotary positions, and the rotation of rows that a quantized cache stores. Sizes are ggml's `ne`,
+innermost first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
 
-from weft.graph.node import f32, fail, like, member, require, require_type
+from weft.graph.node import f32, fail, like, member, multiple, require, require_type
 from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import is_at_most
@@ -39,6 +40,13 @@ class RopeParams(Params):
     beta_slow: float = 1.0
     n_offset: int = 0
     sections: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HadamardParams(Params):
+    """The length of the blocks of HADAMARD."""
+
+    n: int
 
 
 @declares("ROPE", inplace=True, params=RopeParams, cost=8.0)
@@ -135,3 +143,18 @@ def _rope(
         fits = is_at_most(n_dims // 2, freq_factors.ne[0])
         require(fits, op, f"freq_factors must have {n_dims // 2} numbers", freq_factors)
     return like(op, x, pos, freq_factors, params=params, inplace=inplace)
+
+
+@declares("HADAMARD", inplace=True, params=HadamardParams, cost=8.0)
+def hadamard(x: Tensor, n: int, *, inplace: bool = False) -> Tensor:
+    """Each block of `n` numbers of a row, times the orthonormal Hadamard matrix of these numbers,
+    H[i, j] = (-1)^(number of ones in the bits of i & j) / sqrt(n); f32, the sizes of `x`.
+
+    The matrix is its own inverse: a second time gives `x` again. Raises GraphError unless `n` is a
+    power of two from 2 on that divides ne[0]. Equals ggml_mul_mat with that matrix, of rows that
+    are cut into blocks."""
+    require_type(x, ("f32",), "HADAMARD", "x")
+    require(x.is_contiguous_rows, "HADAMARD", "rows of x must be contiguous; use cont()", x)
+    if n < 2 or n & (n - 1) or not multiple(x.ne[0], n):
+        raise fail("HADAMARD", f"n = {n} must be a power of two from 2 on that divides ne[0]", x)
+    return like("HADAMARD", x, params=HadamardParams(n), inplace=inplace)

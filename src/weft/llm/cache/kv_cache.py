@@ -3,6 +3,12 @@
 A cell has the key and value of one token in every layer. Tokens of a sequence may be in any cells:
 SET_ROWS writes their rows, and a mask tells attention which cells a token sees. So no rows have to
 move when tokens are removed; their cells are used again. `weft.llm.cache.pages` chooses the cells.
+
+A block of 32 numbers is rounded in steps of its largest one, so an outlier takes the bits of its
+neighbours. So heads are rotated before they are stored in a quantized type (QuaRot, arXiv
+2404.00456): a Hadamard matrix spreads outliers over all numbers of a block of the head. Queries are
+rotated like keys, which leaves their products as they are, and what attention returns is rotated
+back. `weft.llm.models.common` does all of it.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from numpy.typing import NDArray
 from weft.backends.memory import BufferType
 from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError
+from weft.flags import FLAGS
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.cache.cells import Cells, WindowCells
 from weft.llm.cache.memory import PlannedMemory, allocate
@@ -30,6 +37,19 @@ CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq
 """Types of stored keys and values. A quantized block holds 32 numbers of one head."""
 
 
+_MOST_V = 64
+"""Maximum length of the blocks in which values are rotated, the same as in llama.cpp."""
+
+
+def rotated_block(dtype: DType, d: int, *, values: bool = False) -> int:
+    """The length of the blocks in which heads of `d` keys (or values) are rotated before they are
+    stored in a type; 0: they are not, because the type is a float type."""
+    if not dtype.is_quantized:
+        return 0
+    largest = d & -d  # the largest power of two that divides d
+    return min(largest, _MOST_V) if values else largest
+
+
 class CacheTypes(NamedTuple):
     """The types of cached keys and values, called as the options of a context."""
 
@@ -38,6 +58,16 @@ class CacheTypes(NamedTuple):
 
     def __str__(self) -> str:
         return "/".join(self)
+
+    @property
+    def rotated(self) -> bool:
+        """True if heads are rotated before they are stored in a quantized type."""
+        return not FLAGS.attn_rot_disable and any(find_dtype(t).is_quantized for t in self)
+
+    @property
+    def stored(self) -> str:
+        """The types, and whether heads are rotated: figures of a cache depend on both."""
+        return f"{self} rotated" if self.rotated else str(self)
 
     @property
     def flags(self) -> str:
@@ -70,6 +100,8 @@ class KVCache(Cells):
         k = _cache_type("type_k", type_k, config.head_dim_k)
         v = _cache_type("type_v", type_v, config.head_dim_v)
         self.types = CacheTypes(k.name, v.name)
+        self.rotated = self.types.rotated
+        """True if heads are rotated before they are stored in a quantized type."""
 
         def leaf(name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
             n = window_size if window_size and config.is_windowed(il) else size

@@ -2,7 +2,8 @@
 
     magic      8 bytes   "weft-kv\\0"
     length     u32       bytes of the header
-    header     JSON      version, fingerprint of the model, types, number of cells and sequences
+    header     JSON      version, fingerprint of the model, types, whether heads are rotated, number
+                         of cells and sequences
     positions  i32 [n_cells]
     tokens     i32 [n_cells]           -1: unknown
     serials    i64 [n_cells]           number of the computing ubatch; -1: moved since
@@ -13,7 +14,7 @@
     states     for each sequence, the states of recurrent layers
     checksum   32 bytes  SHA-256 of everything before it
 
-All numbers are little endian.
+All numbers are little endian. Version 2 does not say whether heads are rotated; they are not.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from weft.llm.cache.recurrent import state_bytes
 from weft.llm.config import ModelConfig
 
 MAGIC = b"weft-kv\0"
-VERSION = 2
+VERSION = 3
 _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
 _N_IDS = 1 << 30  # ids beyond the vocabulary, see `InputRows`
@@ -228,10 +229,12 @@ def _checked(
         header: dict[str, Any] = dict(json.loads(data[start : start + length]))
     except (ValueError, TypeError, RecursionError):
         raise FormatError("the saved state has no header; save it again") from None
+    if header.get("version") == 2:
+        header |= {"version": VERSION, "rotated": False}
     if header.get("version") != VERSION:
         raise FormatError(
-            f"the saved state has version {header.get('version')}, this weft reads {VERSION}; "
-            "save it again"
+            f"the saved state has version {header.get('version')}, this weft reads 2 and "
+            f"{VERSION}; save it again"
         )
     for key, mine in _header(config, cache, made_with).items():
         if header.get(key) != mine:
@@ -263,6 +266,7 @@ def _header(
         "version": VERSION,
         "model": hashlib.sha256(repr(config).encode()).hexdigest()[:16],
         **cache.types._asdict(),
+        "rotated": cache.rotated,
         "small_window": cache.window is not None,
         **(made_with or {}),
     }

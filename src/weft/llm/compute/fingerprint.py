@@ -51,6 +51,7 @@ def maker_of(context: Context) -> str:
         plan.homes.caches,
         plan.rewrites,
         context.cache.window is not None,
+        context.cache.rotated,
     )
     return hashlib.sha256(repr(what).encode()).hexdigest()
 

@@ -225,7 +225,7 @@ def measured_whole(
 ) -> Tried:
     """Measures a choice as a whole, with its cache."""
     rows = sorted((g, dtype.name) for g, dtype in choice.types.items())
-    key = sha256(repr((rows, str(choice.cache))).encode()).hexdigest()[:32]
+    key = sha256(repr((rows, choice.cache.stored)).encode()).hexdigest()[:32]
     names = ("kl", "kl_error", "kl_99", "same_top")
     known = [kept.get(f"whole {key} {name}") for name in names]
     values = [n for n in known if n is not None]

@@ -289,7 +289,7 @@ class Kept:
                 self._values[key] = float(value)
 
 
-_ORDER = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+_ORDER = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Cache types, in falling order of bits."""
 
 
@@ -333,7 +333,7 @@ def measure_caches(
     for done, pair in enumerate(pairs):
         if progress is not None:
             progress(done, len(pairs), f"cache of {pair}")
-        key = f"kl cache {pair}"
+        key = f"kl cache {pair.stored}"
         known = kept.get(key)
         if known is None:
             known = max(0.0, score_cache(held, pair).kl.value)

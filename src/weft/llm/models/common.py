@@ -10,8 +10,9 @@ from typing import Any
 
 from weft import graph as G
 from weft.errors import FormatError
+from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
-from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.kv_cache import KVCache, rotated_block
 from weft.llm.config import IndexerConfig, ModelConfig, RopeConfig
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
@@ -183,7 +184,7 @@ def shift_keys(
         factors = _freq_factors(w, r, cache)
         d, factor = c.d_k(il), r.shift_attn_factor
         gains = w.get(f"blk.{il}.attn_k_norm.weight") if c.heads_last else None
-        in_place = k.dtype.name in ("f32", "f16") and gains is None
+        in_place = k.dtype.name in ("f32", "f16") and gains is None and not _block(cache, k, d)
         skipped = r.offset if in_place else 0
         keys = G.view_3d(
             k,
@@ -197,13 +198,13 @@ def shift_keys(
         if in_place:
             shifted.append(_rotate(r, mode, factors, keys, shift, factor, inplace=True))
             continue
-        decoded = G.cast(keys, "f32")
+        decoded = spread(cache, k, G.cast(keys, "f32"), d)
         if gains is not None:  # they follow the rotation
             decoded = G.div(decoded, gains)
         rotated = _rotate(r, mode, factors, decoded, shift, factor, inplace=True, n_offset=r.offset)
         if gains is not None:
             rotated = G.mul(rotated, gains)
-        shifted.append(G.cpy(rotated, keys))
+        shifted.append(G.cpy(spread(cache, k, rotated, d), keys))
     return shifted
 
 
@@ -216,10 +217,10 @@ def _shift_indexer(
     keys = G.view_3d(v, d, 1, shift.ne[0], v.dtype.row_bytes(d), v.nb[1], start)
     mode = G.RopeMode.NEOX if indexer.halves else G.RopeMode.NORMAL
     factors = _freq_factors(w, r, cache)
-    plain = v.dtype.name in ("f32", "f16")
-    x = keys if plain else G.cast(keys, "f32")
+    plain = v.dtype.name in ("f32", "f16") and not _block(cache, v, d, values=True)
+    x = keys if plain else spread(cache, v, G.cast(keys, "f32"), d, values=True)
     x = _rotate(r, mode, factors, x, shift, r.shift_attn_factor, inplace=True)
-    return x if plain else G.cpy(x, keys)
+    return x if plain else G.cpy(spread(cache, v, x, d, values=True), keys)
 
 
 def _rotate(
@@ -292,6 +293,18 @@ def attention(
     return out.named(f"kqv_out-{il}")
 
 
+def spread(cache: KVCache, rows: Tensor, x: Tensor, d: int, *, values: bool = False) -> Tensor:
+    """Heads x [d or n d, ...] rotated as heads of keys (or values) of size `d` are before they are
+    stored in `rows`, so that outliers spread over their neighbours; a second time rotates back.
+    Without such a rotation, x itself."""
+    block = _block(cache, rows, d, values=values)
+    return G.hadamard(x, block) if block else x
+
+
+def _block(cache: KVCache, rows: Tensor, d: int, *, values: bool = False) -> int:
+    return rotated_block(rows.dtype, d, values=values) if cache.rotated else 0
+
+
 def attend(
     step: Step,
     q: Tensor,
@@ -307,7 +320,9 @@ def attend(
     scale, cap = step.config.kq_scale, step.config.attn_softcap
     slope = step.config.alibi_bias
     n_head, n_tokens = q.ne[1:3]
-    q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
+    d, dv = keys.ne[0], values.ne[0]
+    assert isinstance(d, int) and isinstance(dv, int)
+    q = G.permute(spread(step.cache, keys, q, d), 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash and bias is None:
         out = G.flash_attn_ext(
             q, keys, values, mask, sinks, scale=scale, max_bias=slope, logit_softcap=cap
@@ -321,19 +336,28 @@ def attend(
         probs = G.soft_max(scores, mask, sinks, scale, slope)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
-    dv = values.ne[0]
-    assert isinstance(dv, int)
-    return G.reshape(out, dv * n_head, n_tokens)
+    # whole rows of tokens, so that the product that follows reads them while they are at hand
+    out = G.reshape(out, dv * n_head, n_tokens)
+    return spread(step.cache, values, out, dv, values=True)
 
 
 def cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:
-    """Writes x [d, n_head_kv, n_tokens] to its cells of `cache`; returns the cache as [d, n_kv,
-    n_head_kv]."""
+    """Writes x [d, n_head_kv, n_tokens] to its cells of `cache`, the keys or the values of layer
+    `il`, rotated where the cache rotates (`spread`); returns the cache as [d, n_kv, n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
     assert isinstance(d, int)
     if not x.is_contiguous:  # a part of a fused projection
         x = G.cont(x)
-    written = G.set_rows(cache, G.reshape(x, d * n_head, n_tokens), step.cells_of(il))
+    is_values = cache is step.cache.v[il]
+    rows = spread(step.cache, cache, G.reshape(x, d * n_head, n_tokens), d, values=is_values)
+    return stored(step, il, cache, rows, d)
+
+
+def stored(step: Step, il: int, cache: Tensor, rows: Tensor, d: int) -> Tensor:
+    """Writes rows [d n_head_kv, n_tokens] to their cells of `cache` as they are; see `cached`."""
+    n_head = exact_div(rows.ne[0], d)
+    assert n_head is not None
+    written = G.set_rows(cache, rows, step.cells_of(il))
     # a view of the result of the write, not of the leaf, so that it is read after the write
     return G.view_3d(
         written, d, step.mask_of(il).ne[0], n_head, cache.nb[1], cache.dtype.row_bytes(d)

@@ -273,9 +273,13 @@ class SparseAttention:
 
         def attend(step: Step, il: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys = common.cached(step, il, step.cache.k[il], k)
-            v = G.concat(v, self.index_keys(step, w, il, x, v), 0)
-            both = common.cached(step, il, step.cache.v[il], v)  # [kv_rank + d, n_kv, 1]
-            rank = latent(step.config).kv_rank
+            cache, table = step.cache, step.cache.v[il]
+            rank, d = latent(step.config).kv_rank, indexer_of(step.config).head_dim
+            # each part is rotated by itself, as it is read by itself
+            index = common.spread(cache, table, self.index_keys(step, w, il, x, v), d, values=True)
+            v = G.concat(common.spread(cache, table, v, rank, values=True), index, 0)
+            rows = G.reshape(v, rank + d, x.ne[1])
+            both = common.stored(step, il, table, rows, rank + d)  # [kv_rank + d, n_kv, 1]
             step.kv[il] = keys, G.view_3d(both, rank, both.ne[1], 1, both.nb[1], both.nb[2])
             mask = self.chosen(step, w, il, x, parts.query, both)
             return common.attention(step, il, q, None, None, mask=mask)
@@ -315,7 +319,7 @@ class SparseAttention:
         start = cached.dtype.row_bytes(latent(step.config).kv_rank)
         row = cached.nb[1]
         keys = G.view_3d(cached, d, 1, n_kv, cached.dtype.row_bytes(d), row, start)
-        q = self.rotated(step, w, il, q)
+        q = common.spread(step.cache, cached, self.rotated(step, w, il, q), d, values=True)
         scores = G.lightning_indexer(q, keys, weights, step.mask)
         # as many more as are chosen, so that there are always enough
         more = G.repeat(G.constant([-math.inf]), (top_k, n_tokens, 1, 1))

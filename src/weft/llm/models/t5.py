@@ -127,8 +127,10 @@ class T5(Architecture):
         [n_embd, n_tokens]."""
         for il in range(step.config.n_layer):
             layer = w.part("dec.").layer(il)
-            for name, cache in (("k", step.cache.k[il]), ("v", step.cache.v[il])):
+            c, kv = step.config, step.cache
+            for name, cache, d in (("k", kv.k[il], c.d_k(il)), ("v", kv.v[il], c.d_v(il))):
                 y = linear(layer, f"cross_attn_{name}", x)
+                y = common.spread(kv, cache, y, d, values=name == "v")
                 step.writes.append(G.set_rows(cache, y, step.cells))
 
 

@@ -119,9 +119,11 @@ PLAN_OPTIONS: dict[str, Option] = {
     ),
     "type_k": option(
         None,
-        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl; "
-        "None: f16.", "-ctk --cache-type-k", MODEL, "TYPE",
-        help="Type of cached keys: f16, f32, bf16, q8_0, q4_0. Default: f16.",
+        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl, "
+        "whose heads are rotated before they are rounded (WEFT_ATTN_ROT_DISABLE); None: f16.",
+        "-ctk --cache-type-k", MODEL, "TYPE",
+        help="Type of cached keys: f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl. "
+        "Default: f16.",
     ),
     "type_v": option(
         None, "Type of the values in the cache, as for the keys; None: f16.", "-ctv --cache-type-v",

@@ -265,7 +265,7 @@ class ContextPlan:
             mapped = _about_weights(need)
             for buffer, size, about in (
                 ("weights", need.weights, mapped),
-                ("cache", need.cache, "allocated once, kept between runs"),
+                ("cache", need.cache, "allocated once, kept between runs" + self._about_heads()),
                 ("compute", need.compute, "shared by the plans of all batch sizes"),
                 ("copies", need.copies, "compute memory of ubatches that run beside the first"),
                 ("tower weights", need.tower_weights, "of images and sound, mapped from the file"),
@@ -296,6 +296,9 @@ class ContextPlan:
                 about = "repacked from the file at load"
                 rows.append({"buffer": "weights", "memory": memory, "bytes": size, "about": about})
         return rows
+
+    def _about_heads(self) -> str:
+        return ", of rotated heads (Hadamard)" if self.cache.rotated else ""
 
     def html(self, title: str) -> str:
         """A title and the table of memory as HTML, for notebooks."""

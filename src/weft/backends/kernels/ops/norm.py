@@ -1,4 +1,4 @@
-"""Norms, softmax, rotary positions."""
+"""Norms, softmax, rotary positions and Hadamard rotations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import struct
 from functools import lru_cache
 
 from weft.backends.kernels.enums import Norm
-from weft.backends.kernels.launch import Call, Launch, Slot, Table, View, f32, i32
+from weft.backends.kernels.launch import Call, Launch, Local, Slot, Table, View, f32, i32
 from weft.backends.kernels.ops.table import FLOATS, family, floats, source
-from weft.graph.ops import RopeMode, RopeParams
+from weft.graph.ops import HadamardParams, RopeMode, RopeParams
 from weft.graph.tensor import Tensor
+
+_MOST_ROTATED = 1024
+"""Largest block of HADAMARD, which is in local memory."""
 
 
 @family(*Norm.__members__, refuse=floats(0))
@@ -100,6 +103,23 @@ def _rope_set_rows(call: Call) -> list[Launch]:
     )  # fmt: skip
     defines = call.all_f32(s, factors, d)
     return [Launch("rope.cl", defines, "rope_set_rows", args, *_rope_items(call, s))]
+
+
+def _hadamard_rule(node: Tensor) -> str | None:
+    p = node.params
+    assert isinstance(p, HadamardParams)
+    if p.n > _MOST_ROTATED:
+        return f"blocks must have at most {_MOST_ROTATED} numbers, not {p.n}"
+    return floats(0)(node)
+
+
+@family("HADAMARD", refuse=_hadamard_rule)
+def _hadamard(call: Call) -> list[Launch]:
+    s, d, n = call.view(0), call.dst, call.params.n
+    args = (s, d, i32(n), Local(4 * n))
+    grid = (s.ne[0] // n, s.ne[1], s.ne[2] * s.ne[3])
+    group = (min(n, call.limits.row_items), 1, 1)
+    return [Launch("rope.cl", call.all_f32(s, d), "hadamard", args, grid, group)]
 
 
 def _pairs(p: RopeParams, s: View) -> int:

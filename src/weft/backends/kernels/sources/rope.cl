@@ -47,3 +47,25 @@ __kernel void rope_set_rows(bytes_t ps, tensor_t s, bytes_t pp, tensor_t pos, by
   rotate_item(get_global_id(0), ps + at4(&s, 0, i1, i2, 0), &s, pp, &pos, pf, &factors, table, r,
               i2, pd + at4(&d, i1 * s.ne[0], row, 0, 0), d.nb[0], d.type);
 }
+
+/* Blocks of n numbers times the orthonormal Hadamard matrix, by butterflies; d may be s. A group
+   computes a block; grid (blocks of a row, ne1, ne2 * ne3). */
+__kernel void hadamard(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int n,
+                       LOCAL(float) x) {
+  const int l = get_local_id(0), n_items = get_local_size(0), first = get_group_id(0) * n;
+  const int i1 = get_global_id(1), i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
+  bytes_t from = ps + at4(&s, first, i1, i2, i3);
+  __global uchar* to = pd + at4(&d, first, i1, i2, i3);
+  for (int i = l; i < n; i += n_items) x[i] = load(from + i * s.nb[0], s.type);
+  for (int h = 1; h < n; h *= 2) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = l; i < n / 2; i += n_items) {
+      int at = 2 * i - i % h; /* the pairs of numbers h apart, in order */
+      float a = x[at], b = x[at + h];
+      x[at] = a + b;
+      x[at + h] = a - b;
+    }
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int i = l; i < n; i += n_items) store(to + i * d.nb[0], d.type, x[i] / sqrt((float)n));
+}
