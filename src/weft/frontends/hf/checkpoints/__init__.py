@@ -1,8 +1,8 @@
 """Quantized checkpoints, as values or as blocks.
 
-What a block format of GGUF holds exactly is repacked, and runs at its size: integers around zero or
-with a minimum (GPTQ, AWQ, compressed-tensors, MLX, torchao), MXFP4 and NVFP4. The others are
-computed as 16-bit floats, which rounds one product for each weight.
+Values that a block format of GGUF holds exactly are repacked, and run at their size: integers around
+zero or with a minimum (GPTQ, AWQ, compressed-tensors, MLX, torchao), MXFP4 and NVFP4. The others
+are computed as 16-bit floats, which rounds one product for each weight.
 """
 
 from __future__ import annotations
