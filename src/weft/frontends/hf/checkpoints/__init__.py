@@ -1,8 +1,8 @@
 """Quantized checkpoints, as values or as blocks.
 
-Values that a block format of GGUF holds exactly are repacked, and run at their size: integers around
-zero or with a minimum (GPTQ, AWQ, compressed-tensors, MLX, torchao), MXFP4 and NVFP4. The others
-are computed as 16-bit floats, which rounds one product for each weight.
+Values that a block format of GGUF holds exactly are repacked, and run at their size: integers
+around zero or with a minimum (GPTQ, AWQ, compressed-tensors, MLX, torchao), MXFP4 and NVFP4. The
+others are computed as 16-bit floats, which rounds one product for each weight.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def readable(c: Config, stored: Mapping[str, Stored]) -> Tensors:
 
 
 def _settings(c: Config) -> How:
-    """What config.json says of the quantization, or the file that ModelOpt writes beside it."""
+    """The settings of the quantization, from config.json or ModelOpt's file beside it."""
     how = c.first("quantization_config", "compression_config", "quantization")
     own = c.folder / "hf_quant_config.json"
     if how is None and own.is_file():
