@@ -36,7 +36,8 @@ NORMALIZERS: dict[str, Any] = {
     "none": None, "nfc": N.NFC(), "nfd": N.NFD(), "nfkc": N.NFKC(), "nfkd": N.NFKD(),
     "lower": N.Lowercase(), "accents": N.Sequence([N.NFD(), N.StripAccents()]),
     "replace": N.Replace("o", "0"), "regex": N.Replace(Regex(r"\s+"), " "),
-    "prepend": N.Prepend("▁"), "strip": N.Strip(), "bert": N.BertNormalizer(), "nmt": N.Nmt(), "bytes": N.ByteLevel(),
+    "prepend": N.Prepend("▁"), "strip": N.Strip(), "bert": N.BertNormalizer(), "nmt": N.Nmt(),
+    "bytes": N.ByteLevel(),
     "both": N.Sequence([N.NFKC(), N.Lowercase(), N.Strip(left=True, right=False)]),
 }  # fmt: skip
 CUTS: dict[str, Any] = {

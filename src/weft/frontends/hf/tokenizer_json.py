@@ -246,7 +246,7 @@ def _makes_text(step: Step) -> bool:
     if kind == "Strip":
         return (step.get("content"), step.get("start"), step.get("stop")) == (" ", 1, 0)
     if kind == "Metaspace":
-        return step.get("replacement", _SPACE) == _SPACE
+        return bool(step.get("replacement", _SPACE) == _SPACE)
     return kind in ("ByteFallback", "Fuse")
 
 
