@@ -1,107 +1,424 @@
-"""Quantized checkpoints: the values that their formats stand for."""
+"""Quantized checkpoints: the values that their formats stand for, and the blocks that hold them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from weft import quants
+from weft.errors import FormatError
 from weft.frontends.hf.checkpoints import readable
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.values import Values
 
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
-
-
-def values(folder: Path, tensors: dict[str, Any], **how: object) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors of a folder that is quantized so, as float32."""
-    save_file(tensors, folder / "model.safetensors")
-    config = {"num_hidden_layers": 1, "quantization_config": how}
-    read = readable(Config(folder, config), open_shards(folder))
-    return {name: v.load() for name, v in read.items()}
-
-
-def words(codes: np.ndarray[Any, Any], axis: int) -> Any:
-    """4-bit codes, eight to a word along `axis`, lowest first, as int32."""
-    parts = np.moveaxis(codes, axis, -1).reshape(*np.moveaxis(codes, axis, -1).shape[:-1], -1, 8)
-    packed = (parts.astype(np.uint32) << (4 * np.arange(8, dtype=np.uint32))).sum(-1)
-    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(packed, -1, axis)).astype(np.uint32)
-                            .view(np.int32))  # fmt: skip
-
+Array = np.ndarray[Any, Any]
 
 RANDOM = np.random.default_rng(3)
 N_IN, N_OUT, EACH = 64, 24, 32
+N_GROUP = N_IN // EACH
 
 
-def grid() -> tuple[Any, Any, Any, Any]:
-    """Codes [in, out], zeros and scales [groups, out], and the weights [out, in]."""
-    codes = RANDOM.integers(0, 16, (N_IN, N_OUT))
-    zeros = RANDOM.integers(1, 16, (N_IN // EACH, N_OUT))
-    scales = RANDOM.random((N_IN // EACH, N_OUT)).astype(np.float16)
-    spread = [np.repeat(a.astype(np.float32), EACH, 0) for a in (zeros, scales)]
-    return codes, zeros, scales, ((codes - spread[0]) * spread[1]).T
+def read(folder: Path, tensors: dict[str, Any], **config: Any) -> dict[str, Values]:
+    """The tensors of a folder whose config.json says `config`."""
+    save_file(
+        {name: t.clone().contiguous() for name, t in tensors.items()}, folder / "model.safetensors"
+    )
+    return readable(Config(folder, {"num_hidden_layers": 1, **config}), open_shards(folder))
+
+
+def values(folder: Path, tensors: dict[str, Any], **how: object) -> dict[str, Array]:
+    """The values of a folder that is quantized so, as float32. Blocks must stand for the same."""
+    found = read(folder, tensors, quantization_config=how)
+    for v in found.values():
+        if v.packed is not None:
+            kept = quants.decode(v.packed(), v.kind) * (1 if v.factor is None else v.factor)
+            np.testing.assert_array_equal(kept, v.load())
+    return {name: v.load() for name, v in found.items()}
+
+
+def kind(folder: Path, tensors: dict[str, Any], **how: object) -> str:
+    """The type of the one tensor of the folder, once its blocks have been compared."""
+    values(folder, tensors, **how)
+    (found,) = read(folder, tensors, quantization_config=how).values()
+    return found.kind
+
+
+def stream(codes: Array, bits: int, axis: int, whole: bool = False) -> Any:
+    """Codes packed along `axis` into int32, bit by bit from the lowest on; with `whole` each word
+    has whole codes only."""
+    rows = np.moveaxis(codes, axis, -1)
+    per = 32 // bits
+    packed = []
+    for row in rows.reshape(-1, rows.shape[-1]):
+        number, at = 0, 0
+        for i, code in enumerate(row.tolist()):
+            at = 32 * (i // per) + bits * (i % per) if whole else bits * i
+            number |= code << at
+        n_words = -(-(at + bits) // 32)
+        packed.append([number >> 32 * i & 0xFFFFFFFF for i in range(n_words)])
+    words = np.array(packed, np.uint32).reshape(*rows.shape[:-1], -1)
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(words, -1, axis)).view(np.int32))
+
+
+def grid(bits: int = 4, low: int = 1) -> tuple[Array, Array, Array]:
+    """Codes [out, in], zeros [out, groups] and scales f16 [out, groups]."""
+    top = 1 << bits
+    codes = RANDOM.integers(0, top, (N_OUT, N_IN))
+    zeros = RANDOM.integers(low, top, (N_OUT, N_GROUP))
+    return codes, zeros, RANDOM.random((N_OUT, N_GROUP)).astype(np.float16)
+
+
+def meant(codes: Array, zeros: Any, scales: Array, group: Any = None) -> Array:
+    """(code - zero) * scale for each element, by the definition."""
+    of = (
+        np.arange(codes.shape[1]) // (codes.shape[1] // scales.shape[1]) if group is None else group
+    )
+    zeros = np.broadcast_to(zeros, scales.shape)
+    out = np.empty(codes.shape, np.float32)
+    for i in range(codes.shape[0]):
+        for j in range(codes.shape[1]):
+            out[i, j] = (int(codes[i, j]) - int(zeros[i, of[j]])) * np.float32(scales[i, of[j]])
+    return out
+
+
+F8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+@pytest.mark.parametrize("form", F8)
+@pytest.mark.parametrize("method", ["fp8", "fbgemm_fp8", "modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("scales", [(), (1,), (4,), (4, 1), (2, 3)])
+def test_fp8(tmp_path: Path, form: str, method: str, scales: tuple[int, ...]) -> None:
+    weight, scale = torch.randn(4, 6).to(F8[form]), torch.rand(scales)
+    end = "weight_scale_inv" if method == "fp8" else "weight_scale"
+    tensors = {"a.weight": weight, f"a.{end}": scale, "a.input_scale": torch.ones(1),
+               "a.activation_scale": torch.ones(1)}  # fmt: skip
+    how = {"format": "float-quantized", "config_groups": {"g": {"weights": {"num_bits": 8}}}}
+    got = values(tmp_path, tensors, quant_method=method, **how)
+    whole = scale.repeat_interleave(2, 0).repeat_interleave(2, 1) if scales == (2, 3) else scale
+    whole = whole[:, None] if scales == (4,) else whole
+    assert list(got) == ["a.weight"]
+    np.testing.assert_array_equal(got["a.weight"], (weight.float() * whole).numpy())
 
 
 def test_fp8_blocks(tmp_path: Path) -> None:
     weight = torch.randn(40, 70).to(torch.float8_e4m3fn)
     scale = torch.rand(2, 3)
-    tensors = {"a.weight": weight, "a.weight_scale_inv": scale, "a.activation_scale": scale.clone()}
-    got = values(tmp_path, tensors, quant_method="fp8", weight_block_size=[32, 32])
     whole = scale.repeat_interleave(32, 0).repeat_interleave(32, 1)[:40, :70]
-    assert list(got) == ["a.weight"]
+    got = values(tmp_path, {"a.weight": weight, "a.weight_scale_inv": scale},
+                 quant_method="fp8", weight_block_size=[32, 32])  # fmt: skip
     np.testing.assert_array_equal(got["a.weight"], (weight.float() * whole).numpy())
+    stack = torch.stack([weight.float(), -weight.float()]).to(torch.float8_e4m3fn)
+    tensors = {"e.gate_up_proj": stack, "e.gate_up_proj_scale_inv": torch.stack([scale, 2 * scale])}
+    got = values(tmp_path, tensors, quant_method="fp8", weight_block_size=[32, 32])
+    want = stack.float() * torch.stack([whole, 2 * whole])
+    np.testing.assert_array_equal(got["e.gate_up_proj"], want.numpy())
 
 
-def test_fp8_rows(tmp_path: Path) -> None:
-    weight, scale = torch.randn(4, 6).to(torch.float8_e4m3fn), torch.rand(4, 1)
-    tensors = {"a.weight": weight, "a.weight_scale": scale}
-    how = {"format": "float-quantized", "config_groups": {"g": {"weights": {"num_bits": 8}}}}
-    got = values(tmp_path, tensors, quant_method="compressed-tensors", **how)
-    np.testing.assert_array_equal(got["a.weight"], (weight.float() * scale).numpy())
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_gptq(tmp_path: Path, ordered: bool) -> None:
-    codes, zeros, scales, want = grid()
-    groups = np.arange(N_IN) // EACH
-    if not ordered:
-        groups = RANDOM.permutation(groups)
-        s, z = scales.astype(np.float32)[groups], zeros[groups]
-        want = ((codes - z) * s).T
-    tensors = {
-        "a.qweight": words(codes, 0), "a.qzeros": words(zeros - 1, 1),
-        "a.scales": torch.from_numpy(scales), "a.g_idx": torch.from_numpy(groups.astype(np.int32)),
+def gptq(codes: Array, zeros: Array, scales: Array, bits: int, groups: Any, one: int = 1) -> Any:
+    return {
+        "a.qweight": stream(codes, bits, 1).T, "a.qzeros": stream(zeros - one, bits, 0).T,
+        "a.scales": torch.from_numpy(scales.T.copy()), "a.bias": torch.ones(N_OUT),
+        "a.g_idx": torch.from_numpy(groups.astype(np.int32)),
     }  # fmt: skip
-    got = values(tmp_path, tensors, quant_method="gptq", bits=4)
-    assert list(got) == ["a.weight"]
-    np.testing.assert_array_equal(got["a.weight"], want)
 
 
-def test_awq(tmp_path: Path) -> None:
-    codes, zeros, scales, want = grid()
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
+def test_gptq(tmp_path: Path, bits: int, form: str) -> None:
+    codes, zeros, scales = grid(bits)
+    order = np.arange(N_IN) // EACH
+    for groups in (order, RANDOM.permutation(order)):
+        tensors = gptq(codes, zeros, scales, bits, groups, int(form == "gptq"))
+        how = {"quant_method": "gptq", "bits": bits, "checkpoint_format": form}
+        got = values(tmp_path, tensors, **how)
+        assert sorted(got) == ["a.bias", "a.weight"]
+        np.testing.assert_array_equal(got["a.weight"], meant(codes, zeros, scales, groups))
+
+
+@pytest.mark.parametrize(
+    ("bits", "zero", "want"),
+    [(2, 2, "q4_0"), (3, 4, "q4_0"), (4, 8, "q4_0"), (8, 128, "q8_0"), (4, None, "q5_0"),
+     (8, None, "f16")],
+)  # fmt: skip
+def test_blocks_hold_gptq(tmp_path: Path, bits: int, zero: int | None, want: str) -> None:
+    codes, zeros, scales = grid(bits)
+    zeros[...] = zeros if zero is None else zero
+    tensors = gptq(codes, zeros, scales, bits, np.arange(N_IN) // EACH)
+    del tensors["a.bias"]
+    assert kind(tmp_path, tensors, quant_method="gptq", bits=bits) == want
+    half = gptq(codes, zeros, scales, bits, np.arange(N_IN) % N_GROUP)
+    del half["a.bias"]
+    assert kind(tmp_path, half, quant_method="gptq", bits=bits) == "f16"
+    wide = np.repeat(scales, 4, 1)  # groups of 8 are no blocks
+    small = gptq(codes, np.repeat(zeros, 4, 1), wide, bits, np.arange(N_IN) // 8)
+    del small["a.bias"]
+    assert kind(tmp_path, small, quant_method="gptq", bits=bits) == "f16"
+
+
+@pytest.mark.parametrize("version", ["gemm", "gemv"])
+@pytest.mark.parametrize("method", ["awq", "auto-round"])
+def test_awq(tmp_path: Path, version: str, method: str) -> None:
+    codes, zeros, scales = grid(low=0)
     order = [0, 2, 4, 6, 1, 3, 5, 7]  # of the eight columns that share a word
 
-    def mixed(a: Any) -> Any:
-        return words(a.reshape(len(a), -1, 8)[..., order].reshape(a.shape), 1)
+    def mixed(a: Array) -> Any:
+        return stream(a.reshape(len(a), -1, 8)[..., order].reshape(a.shape), 4, 1)
 
-    tensors = {"a.qweight": mixed(codes), "a.qzeros": mixed(zeros),
-               "a.scales": torch.from_numpy(scales)}  # fmt: skip
-    got = values(tmp_path, tensors, quant_method="awq", bits=4)
-    np.testing.assert_array_equal(got["a.weight"], want)
+    if version == "gemm":
+        tensors = {"a.qweight": mixed(codes.T), "a.qzeros": mixed(zeros.T),
+                   "a.scales": torch.from_numpy(scales.T.copy())}  # fmt: skip
+    else:
+        longer = np.pad(scales, ((0, 0), (0, 8 - N_GROUP)))
+        tensors = {"a.qweight": stream(codes, 4, 1), "a.qzeros": stream(zeros, 4, 1),
+                   "a.scales": torch.from_numpy(longer)}  # fmt: skip
+    how = {"quant_method": method, "bits": 4, "version": version, "group_size": EACH,
+           "packing_format": "auto_round:auto_awq"}  # fmt: skip
+    got = values(tmp_path, tensors, **how)
+    np.testing.assert_array_equal(got["a.weight"], meant(codes, zeros, scales))
+    assert kind(tmp_path, tensors, **how) == "q5_0"
 
 
-def test_packed_groups(tmp_path: Path) -> None:
+def packed(
+    codes: Array, scales: Any, bits: int, zeros: Any = None, groups: Any = None
+) -> dict[str, Any]:
+    """A matrix of compressed-tensors' pack-quantized."""
+    tensors = {"a.weight_packed": stream(codes, bits, 1, whole=True), "a.weight_scale": scales,
+               "a.weight_shape": torch.tensor(codes.shape)}  # fmt: skip
+    if zeros is not None:
+        tensors["a.weight_zero_point"] = stream(zeros, bits, 0, whole=True)
+    if groups is not None:
+        tensors["a.weight_g_idx"] = torch.from_numpy(groups.astype(np.int32))
+    return tensors
+
+
+def compressed(form: str, **weights: Any) -> dict[str, Any]:
+    return {"quant_method": "compressed-tensors", "format": form,
+            "config_groups": {"g": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [3, 4, 5, 6, 8])
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("order", ["none", "unused", "own"])
+def test_packed_groups(tmp_path: Path, bits: int, uneven: bool, order: str) -> None:
+    codes, zeros, scales = grid(bits, 0)
+    if not uneven:
+        zeros = np.full_like(zeros, 1 << bits - 1)
+    groups = {"none": None, "unused": np.full(N_IN, -1), "own": np.arange(N_IN) % N_GROUP}[order]
+    tensors = packed(codes, torch.from_numpy(scales), bits, zeros if uneven else None, groups)
+    how = compressed("pack-quantized", num_bits=bits, group_size=EACH, symmetric=not uneven)
+    of = groups if order == "own" else None
+    got = values(tmp_path, tensors, **how)
+    np.testing.assert_array_equal(got["a.weight"], meant(codes, zeros, scales, of))
+    exact = {3: "q4_0", 4: "q5_0" if uneven else "q4_0", 5: "q8_0" if uneven else "q5_0",
+             6: "q8_0", 8: "f16" if uneven else "q8_0"}[bits]  # fmt: skip
+    assert kind(tmp_path, tensors, **how) == ("f16" if order == "own" else exact)
+
+
+@pytest.mark.parametrize("width", [1, N_GROUP])
+def test_scales_that_no_block_holds(tmp_path: Path, width: int) -> None:
     codes = RANDOM.integers(0, 16, (N_OUT, N_IN))
-    scales = RANDOM.random((N_OUT, N_IN // EACH)).astype(np.float32)
-    tensors = {
-        "a.weight_packed": words(codes, 1), "a.weight_scale": torch.from_numpy(scales),
-        "a.weight_shape": torch.tensor([N_OUT, N_IN]),
+    scales = RANDOM.random((N_OUT, width)).astype(np.float32)
+    how = compressed("pack-quantized", num_bits=4, strategy="channel" if width == 1 else "group")
+    tensors = packed(codes, torch.from_numpy(scales), 4)
+    assert kind(tmp_path, tensors, **how) == "bf16"
+    got = values(tmp_path, tensors, **how)
+    np.testing.assert_array_equal(got["a.weight"], meant(codes, 8, scales))
+    rounded = torch.from_numpy(scales).bfloat16()
+    assert kind(tmp_path, packed(codes, rounded, 4), **how) == "q4_0"
+    assert kind(tmp_path, packed(codes, rounded * 1e-6, 4), **how) == "bf16"
+
+
+@pytest.mark.parametrize("form", ["int-quantized", "naive-quantized"])
+@pytest.mark.parametrize("scales", [(1,), (N_OUT, 1), (N_OUT, N_GROUP)])
+def test_int8(tmp_path: Path, form: str, scales: tuple[int, ...]) -> None:
+    codes = RANDOM.integers(-128, 128, (N_OUT, N_IN)).astype(np.int8)
+    scale = RANDOM.random(scales).astype(np.float16)
+    tensors = {"a.weight": torch.from_numpy(codes), "a.weight_scale": torch.from_numpy(scale)}
+    each = np.broadcast_to(scale if len(scales) > 1 else scale[None], (N_OUT, scales[-1]))
+    how = compressed(form, num_bits=8, type="int")
+    np.testing.assert_array_equal(values(tmp_path, tensors, **how)["a.weight"],
+                                  meant(codes, 0, each))  # fmt: skip
+    assert kind(tmp_path, tensors, **how) == "q8_0"
+    zeros = RANDOM.integers(-128, 128, each.shape).astype(np.int8)
+    if len(scales) > 1:
+        tensors["a.weight_zero_point"] = torch.from_numpy(zeros)
+        want = meant(codes, zeros, each)
+        np.testing.assert_array_equal(values(tmp_path, tensors, **how)["a.weight"], want)
+
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def four_bits(n_in: int, each: int, scale_of: Any) -> tuple[Any, Any, Array]:
+    """Codes two to a byte, scales as bytes below 2^7, and the values."""
+    codes = RANDOM.integers(0, 16, (N_OUT, n_in))
+    scales = RANDOM.integers(1, 126, (N_OUT, n_in // each)).astype(np.uint8)
+    want = np.empty(codes.shape, np.float32)
+    for i, j in np.ndindex(codes.shape):
+        want[i, j] = E2M1[codes[i, j]] * scale_of(int(scales[i, j // each]))
+    both = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+    return torch.from_numpy(both), torch.from_numpy(scales), want
+
+
+@pytest.mark.parametrize("n_in", [64, 48])
+@pytest.mark.parametrize("method", ["modelopt", "compressed-tensors"])
+def test_nvfp4(tmp_path: Path, n_in: int, method: str) -> None:
+    bytes_of = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()
+    codes, scales, want = four_bits(n_in, 16, lambda s: np.float32(bytes_of[s]))
+    scales = scales.view(torch.float8_e4m3fn)
+    if method == "modelopt":
+        tensors = {"a.weight": codes, "a.weight_scale": scales,
+                   "a.weight_scale_2": torch.tensor(0.25),
+                   "a.input_scale": torch.ones(1)}  # fmt: skip
+    else:
+        tensors = {"a.weight_packed": codes, "a.weight_scale": scales,
+                   "a.weight_global_scale": torch.tensor([4.0]),
+                   "a.input_global_scale": torch.ones(1)}  # fmt: skip
+    how = compressed("nvfp4-pack-quantized", num_bits=4) | {"quant_method": method}
+    got = values(tmp_path, tensors, **how)
+    assert list(got) == ["a.weight"]
+    np.testing.assert_array_equal(got["a.weight"], want * np.float32(0.25))
+    assert kind(tmp_path, tensors, **how) == ("nvfp4" if n_in == 64 else "bf16")
+
+
+def test_mxfp4_of_compressed_tensors(tmp_path: Path) -> None:
+    codes, scales, want = four_bits(64, 32, lambda s: np.float32(2.0) ** (s - 127))
+    tensors = {"a.weight_packed": codes, "a.weight_scale": scales}
+    how = compressed("mxfp4-pack-quantized", num_bits=4)
+    np.testing.assert_array_equal(values(tmp_path, tensors, **how)["a.weight"], want)
+    assert kind(tmp_path, tensors, **how) == "mxfp4"
+
+
+def test_several_groups_of_settings(tmp_path: Path) -> None:
+    codes, _, scales = grid(8)
+    small, _, _ = grid(4)
+    tensors = {name.replace("a.", "m.up_proj."): t
+               for name, t in packed(codes, torch.from_numpy(scales), 8).items()}  # fmt: skip
+    tensors |= packed(small, torch.from_numpy(scales), 4)
+    weight = torch.randn(4, 6).to(torch.float8_e4m3fn)
+    tensors |= {
+        "b.weight": weight,
+        "b.weight_scale": torch.rand(4, 1),
+        "c.weight": torch.ones(2, 2),
+    }
+    groups = {
+        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}, "format": "pack-quantized"},
+        "group_1": {"targets": ["re:.*up_proj$"], "weights": {"num_bits": 8}},
+        "group_2": {"targets": ["b"], "weights": {"num_bits": 8, "type": "float"},
+                    "format": "float-quantized"},
     }  # fmt: skip
-    weights = {"num_bits": 4, "group_size": EACH, "strategy": "group", "type": "int"}
-    how = {"format": "pack-quantized", "config_groups": {"g": {"weights": weights}}}
-    got = values(tmp_path, tensors, quant_method="compressed-tensors", **how)
-    want = (codes - 8) * np.repeat(scales, EACH, 1)
-    np.testing.assert_array_equal(got["a.weight"], want.astype(np.float32))
+    how = {"quant_method": "compressed-tensors", "format": "pack-quantized",
+           "config_groups": groups, "ignore": ["c"]}  # fmt: skip
+    got = values(tmp_path, tensors, **how)
+    assert sorted(got) == ["a.weight", "b.weight", "c.weight", "m.up_proj.weight"]
+    np.testing.assert_array_equal(got["m.up_proj.weight"], meant(codes, 128, scales))
+    np.testing.assert_array_equal(got["a.weight"], meant(small, 8, scales))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_mlx(tmp_path: Path, bits: int) -> None:
+    codes, _, scales = grid(bits)
+    minima = RANDOM.random(scales.shape).astype(np.float16)
+    tensors = {"a.weight": stream(codes, bits, 1).view(torch.uint32),
+               "a.scales": torch.from_numpy(scales),
+               "a.biases": torch.from_numpy(minima)}  # fmt: skip
+    found = read(tmp_path, tensors, quantization={"bits": 4, "group_size": EACH})
+    assert list(found) == ["a.weight"]
+    each = np.repeat(minima.astype(np.float32), EACH, 1)
+    want = meant(codes, 0, scales) + each
+    np.testing.assert_array_equal(found["a.weight"].load(), want)
+    wanted = {2: "q4_1", 3: "q4_1", 4: "q4_1", 5: "q5_1", 6: "f16", 8: "f16"}[bits]
+    assert found["a.weight"].kind == wanted
+    pack = found["a.weight"].packed
+    if pack is not None:
+        np.testing.assert_array_equal(quants.decode(pack(), wanted), want)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("name", ["nf4", "fp4"])
+def test_bitsandbytes_tables(tmp_path: Path, nested: bool, name: str) -> None:
+    n_block = N_OUT * N_IN // 64
+    codes = RANDOM.integers(0, 16, N_OUT * N_IN)
+    table = np.sort(RANDOM.standard_normal(16)).astype(np.float32)
+    most = RANDOM.random(n_block).astype(np.float32)
+    state: dict[str, Any] = {"quant_type": name, "blocksize": 64, "dtype": "bfloat16",
+                             "shape": [N_OUT, N_IN]}  # fmt: skip
+    both = (codes[::2] << 4 | codes[1::2]).astype(np.uint8)[:, None]
+    tensors = {"a.weight": torch.from_numpy(both), "a.weight.absmax": torch.from_numpy(most),
+               "a.weight.quant_map": torch.from_numpy(table)}  # fmt: skip
+    if nested:
+        inner = RANDOM.random(256).astype(np.float32)
+        places = RANDOM.integers(0, 256, n_block).astype(np.uint8)
+        state |= {"nested_offset": 0.25, "nested_blocksize": 256}
+        tensors |= {"a.weight.absmax": torch.from_numpy(places),
+                    "a.weight.nested_absmax": torch.tensor([1.5]),
+                    "a.weight.nested_quant_map": torch.from_numpy(inner)}  # fmt: skip
+        most = inner[places] * np.float32(1.5) + np.float32(0.25)
+    text = np.frombuffer(json.dumps(state).encode(), np.uint8).copy()
+    tensors[f"a.weight.quant_state.bitsandbytes__{name}"] = torch.from_numpy(text)
+    got = values(tmp_path, tensors, quant_method="bitsandbytes")
+    want = [table[code] * most[i // 64] for i, code in enumerate(codes.tolist())]
+    assert list(got) == ["a.weight"]
+    np.testing.assert_array_equal(got["a.weight"].reshape(-1), np.array(want, np.float32))
+
+
+def test_bitsandbytes_int8(tmp_path: Path) -> None:
+    codes = RANDOM.integers(-127, 128, (N_OUT, N_IN)).astype(np.int8)
+    most = (127 * RANDOM.integers(1, 9, N_OUT) / 64).astype(np.float32)
+    tensors = {"a.weight": torch.from_numpy(codes), "a.SCB": torch.from_numpy(most),
+               "a.weight_format": torch.tensor(0, dtype=torch.uint8)}  # fmt: skip
+    got = values(tmp_path, tensors, quant_method="bitsandbytes")
+    np.testing.assert_array_equal(got["a.weight"], meant(codes, 0, most[:, None] / 127))
+    assert kind(tmp_path, tensors, quant_method="bitsandbytes") == "q8_0"
+
+
+def test_torchao(tmp_path: Path) -> None:
+    """What transformers saves: parts of each tensor, and its class in the file's header."""
+    ao = pytest.importorskip("torchao.quantization")
+    flat = pytest.importorskip("torchao.prototype.safetensors.safetensors_support")
+    for config in (
+        ao.Int8WeightOnlyConfig(version=2),
+        ao.Float8WeightOnlyConfig(),
+        ao.IntxWeightOnlyConfig(torch.int4, ao.granularity.PerGroup(EACH)),
+    ):
+        linear = torch.nn.Linear(N_IN, N_OUT, bias=False, dtype=torch.bfloat16)
+        model = torch.nn.Sequential(linear)
+        ao.quantize_(model, config)
+        weight = model[0].weight
+        spread = weight.scale.float().repeat_interleave(N_IN // weight.scale.shape[-1], 1)
+        want = weight.qdata.float() * spread
+        tensors, about = flat.flatten_tensor_state_dict({"a.weight": model[0].weight})
+        save_file(tensors, tmp_path / "model.safetensors", about)
+        c = Config(tmp_path, {"num_hidden_layers": 1,
+                              "quantization_config": {"quant_method": "torchao"}})  # fmt: skip
+        found = readable(c, open_shards(tmp_path))
+        assert list(found) == ["a.weight"]
+        np.testing.assert_allclose(found["a.weight"].load(), want.numpy(), rtol=1e-6)
+        assert found["a.weight"].kind == ("bf16" if "Float8" in str(type(config)) else "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("how", "match"),
+    [
+        ({"quant_method": "hqq"}, "quantized by 'hqq'; weft reads fp8, .*torchao"),
+        ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout 'marlin'"),
+        ({"quant_method": "awq", "version": "gemv_fast"}, "layout 'gemv_fast'"),
+        ({"quant_method": "awq", "bits": 8}, "AWQ with 4 bits only"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:x"}, "layout 'auto_round:x'"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, "ModelOpt's W4A16_AWQ"),
+        (compressed("marlin-24"), "format 'marlin-24'"),
+        (compressed("pack-quantized") | {"sparsity_config": {"format": "sparse-bitmask"}},
+         "format 'sparse-bitmask'"),
+        (compressed("pack-quantized") | {"transform_config": {"x": 1}}, "transform_config"),
+    ],
+)  # fmt: skip
+def test_refused_by_name(tmp_path: Path, how: dict[str, Any], match: str) -> None:
+    with pytest.raises(FormatError, match=match):
+        values(tmp_path, {"a.weight": torch.ones(2, 2)}, **how)

@@ -85,6 +85,14 @@ def test_missing_parts(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=f"1 of 3 files are missing .{shards[1].name}"):
         open_shards(folder)
     index = folder / "model.safetensors.index.json"
+    index.unlink()
+    (folder / f"{shards[1].name}.incomplete").write_text("")
+    with pytest.raises(FormatError, match=rf"1 of 3 files .*{shards[1].name}.*not ended"):
+        open_shards(folder)
+    shards[0].unlink()
+    shards[2].unlink()
+    with pytest.raises(FormatError, match=r"download is not finished: .*\.incomplete is there"):
+        open_shards(folder)
     index.write_text('{"weight_map": {"x": "../../etc/passwd"}}')
     with pytest.raises(FormatError, match="weight_map"):
         open_shards(folder)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from weft.errors import ContextError, FormatError
+from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.writer import write_gguf
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
 from weft.llm.compute.context import Context
@@ -217,3 +219,58 @@ def test_a_base_that_depends_on_the_length(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "m.gguf"):
         with pytest.raises(ContextError, match=r"rope_scaling dynamic.*beyond 64 tokens"):
             Context(Model.open(path), 65, devices=["reference"])
+
+
+# models, and keys of their files that converters leave out
+LACKING: dict[str, tuple[str, ...]] = {
+    "a window everywhere": ("attention.sliding_window", "attention.sliding_window_pattern"),
+    "windows of experts": ("attention.sliding_window", "attention.sliding_window_pattern"),
+    "weights of experts": ("expert_weights_norm",),
+    "another scale": ("attention.scale", "final_logit_softcapping"),
+    "small time steps, nemotron_h": ("ssm.time_step_min",),
+    "another epsilon, deepseek": ("attention.latent_norm_rms_epsilon",),
+    "longrope": ("rope.scaling.type", "rope.scaling.attn_factor", "rope_factors_long.weight",
+                 "rope_factors_short.weight", "rope.scaling.original_context_length"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_file_that_lacks_settings_beside_config_json(tmp_path: Path, name: str) -> None:
+    model = save(tmp_path / "folder", *MODELS[name])
+    convert_folder(tmp_path / "folder", tmp_path / "whole.gguf", "f32")
+    alone, beside = tmp_path / "alone.gguf", tmp_path / "folder" / "m.gguf"
+    with open_gguf(tmp_path / "whole.gguf") as whole:
+        gone = {f"{whole.architecture}.{key}" for key in LACKING[name]} | {*LACKING[name]}
+        keys = {k: v for k, v in whole.copy_metadata().items() if k not in gone}
+        tensors = [(t.name, t.dtype, t.shape[::-1], lambda t=t: t.data)
+                   for t in whole.tensors.values() if t.name not in gone]  # fmt: skip
+        assert len(keys) + len(tensors) < len(whole.metadata) + len(whole.tensors)
+        write_gguf(alone, keys, tensors)
+        write_gguf(beside, keys, tensors)
+    with torch.no_grad():
+        want = model(torch.tensor([IDS])).logits[0].numpy()
+    near = 1e-4 * np.abs(want).max()
+    np.testing.assert_allclose(folders.logits(beside), want, atol=near, rtol=0)
+    assert np.abs(folders.logits(alone) - want).max() > 5 * near
+    (note,) = open_model(beside).notes
+    assert note.startswith("config.json beside the file says what the file lacks: ")
+    assert LACKING[name][0] in note and open_model(alone).notes == ()
+
+
+def test_what_a_file_says_itself_counts(tmp_path: Path) -> None:
+    save(tmp_path, *MODELS["a window everywhere"])
+    convert_folder(tmp_path, tmp_path / "m.gguf")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for change, window in (
+        ({"sliding_window": 7}, 5),  # the file has one
+        ({"hidden_size": 64}, 5),  # another model
+        ({"architectures": ["Qwen2ForCausalLM"]}, 5),
+        ({"architectures": ["None"]}, 5),
+    ):
+        path.write_text(json.dumps(config | change))
+        file = open_model(tmp_path / "m.gguf")
+        assert file.get_int("llama.attention.sliding_window") == window and not file.notes
+    for text in ("", "[]", "{", '{"architectures": 5}'):
+        path.write_text(text)
+        assert open_model(tmp_path / "m.gguf").notes == ()

@@ -162,7 +162,6 @@ def test_options_of_merges(made: dict[str, Path], tmp_path: Path, option: str) -
         ("qwen3", {"dropout": 0.1}, "dropout 0.1"),
         ("qwen3", {"end_of_word_suffix": "</w>"}, "end_of_word_suffix '</w>'"),
         ("qwen3", {"continuing_subword_prefix": "##"}, "continuing_subword_prefix '##'"),
-        ("llama", {"byte_fallback": False}, "a BPE without ByteLevel and byte_fallback"),
         ("bert", {"continuing_subword_prefix": "@@"}, "continuing_subword_prefix '@@'"),
         ("bert", {"type": "WordLevel"}, "the model WordLevel"),
     ],

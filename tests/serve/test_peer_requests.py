@@ -355,6 +355,16 @@ def test_an_answer_that_goes_on_from_parts(server: Server) -> None:
     assert prompt(server, messages=talk, continue_final_message=True).endswith("<assistant>ab")
 
 
+def test_parts_of_text_are_lines(server: Server) -> None:
+    """As llama-server and vLLM join them, and a last message of the assistant is continued."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, "c"]
+    assert "<user>a\nb\nc<assistant>" in prompt(server, messages=[{"role": "user",
+                                                                  "content": parts}])  # fmt: skip
+    talk = [*ASK, {"role": "assistant", "content": "so"}]
+    assert prompt(server, messages=talk).endswith("<assistant>so")
+    assert "<assistant>so<assistant>" in prompt(server, messages=talk, add_generation_prompt=True)
+
+
 def test_small_words(server: Server) -> None:
     assert server.call("GET", "/v1/health")[0] == 200
     error = post(server, "/v1/responses/compact", {"input": "a"}, 405)["error"]

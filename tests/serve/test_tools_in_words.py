@@ -73,7 +73,7 @@ BLOCKS: Any = [
          [("system", f"Be kind.\n\n{WORDS}"), USER]),
         ([{"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text",
           "text": " kind."}]}, *ASK], {"tools": [TOOL]},
-         [("system", f"Be kind.\n\n{WORDS}"), USER]),
+         [("system", f"Be\n kind.\n\n{WORDS}"), USER]),
         ([{"role": "system", "content": ""}, *ASK], {"tools": [TOOL]}, [SYSTEM, USER]),
         ([*ASK, CALLED, RESULT], {"tools": [TOOL]},
          [SYSTEM, USER, ("assistant", WRITTEN), ("user", HOT)]),

@@ -262,6 +262,8 @@ def _print(plan: ContextPlan, own: ExplainFlags, kept: PrefixOptions) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
     _print_overview(plan, own.tokens, kept)
+    for said in plan.model.file.notes:
+        out.print(said, markup=False, soft_wrap=True)
     lines = placement_lines(
         plan, tokens=own.tokens, width=width, nodes=not own.brief, fold=not own.nodes,
         hint="--tokens {}",

@@ -42,6 +42,8 @@ def inspect(
     )
     if about.about:
         out.print(f"{model.name} is {about.about}", markup=False)
+    for note in about.notes:
+        out.print(note, markup=False, soft_wrap=True)
     keys = Table(title="metadata", title_justify="left", box=None, pad_edge=False)
     for column in ("key", "type", "value"):
         keys.add_column(column, no_wrap=column != "value")

@@ -27,9 +27,12 @@ def open_model(
     With `to`, the name of a mix such as `q4_K_M`, matrices are quantized in memory, and `progress`
     gets the bytes that are done, and all. `to_write` is for what goes to a GGUF file: tensors of a
     folder are then in the order of GGUF files. With `whole` False the beginning of a GGUF file is
-    enough, for plans (see `open_gguf`). `metadata` has keys that are read with other values than in
-    the file (see `with_keys`). Raises MissingFileError, FormatError, which names the file and what
-    is wrong with it, and UnsupportedOpError for an unknown type."""
+    enough, for plans (see `open_gguf`). Settings that a GGUF file lacks come from a config.json
+    beside it (`hf/beside.py`), unless it is opened `to_write`. `metadata` has keys that are read
+    with other values than in the file (see `with_keys`).
+
+    Raises MissingFileError, FormatError, which names the file and what is wrong with it, and
+    UnsupportedOpError for an unknown type."""
     file = _open(path, to_write, whole)
     if metadata:
         file = with_keys(file, metadata)
@@ -75,4 +78,9 @@ def _open(path: str | os.PathLike[str], to_write: bool, whole: bool) -> GGUFFile
         from weft.frontends.hf.folder import open_folder
 
         return open_folder(path, adjacent=to_write)
-    return open_gguf(path, whole=whole)
+    file = open_gguf(path, whole=whole)
+    if to_write or not (file.path.parent / "config.json").is_file():
+        return file
+    from weft.frontends.hf.beside import completed
+
+    return completed(file)

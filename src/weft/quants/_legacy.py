@@ -161,3 +161,26 @@ def activation_q8_1(x: F32) -> U8:
     put_f16(blocks, 2, d * codes.sum(1, dtype=np.int32).astype(np.float32))
     blocks[:, 4:] = codes.view(np.uint8)
     return blocks
+
+
+def with_codes(codes: NDArray[np.int8], scales: F32, minima: F32 | None, bits: int) -> U8:
+    """Blocks whose values are `codes` [n_blocks, 32] times `scales` [n_blocks], plus `minima`
+    [n_blocks]. Codes around zero have `bits` 4 (q4_0), 5 (q5_0) or 8 (q8_0), codes from 0 on with
+    minima 4 (q4_1) or 5 (q5_1)."""
+    n, half = len(codes), 1 << (bits - 1)
+    if bits == 8:
+        blocks = np.empty((n, 34), np.uint8)
+        blocks[:, 2:] = codes.view(np.uint8)
+        put_f16(blocks, 0, scales)
+        return blocks
+    head = 2 if minima is None else 4
+    raised = codes.view(np.uint8) + np.uint8(half if minima is None else 0)
+    blocks = np.empty((n, head + (4 if bits == 5 else 0) + 16), np.uint8)
+    put_f16(blocks, 0, scales)
+    if minima is not None:
+        put_f16(blocks, 2, minima)
+    if bits == 5:
+        _pack_five_bits(blocks, head, raised)
+    else:
+        _pack_four_bits(blocks, head, raised)
+    return blocks

@@ -66,6 +66,32 @@ def thinks(variables: Mapping[str, Any]) -> bool:
     return variables.get("enable_thinking", effort not in (None, "none", "minimal")) is True
 
 
+def is_begun(message: Any) -> bool:
+    """True for a message of the assistant whose text an answer can continue."""
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return False
+    return bool(message.get("content")) and not message.get("tool_calls")
+
+
+def in_lines(message: Any, mark: str) -> Any:
+    """A message with a line end between parts of text that follow one another, as llama-server
+    and vLLM join them for templates that read no parts. `mark` is the text of an image."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list | tuple):
+        return message
+    parts: list[Any] = []
+    behind_text = False
+    for part in content:
+        of_part = part if isinstance(part, Mapping) else {"text": part}
+        kind, text = of_part.get("type", "text"), of_part.get("text")
+        is_text = isinstance(text, str) and text != mark and "text" in str(kind)
+        if is_text and behind_text:
+            parts.append({"type": "text", "text": "\n"})
+        parts.append(part)
+        behind_text = is_text
+    return {**message, "content": parts}
+
+
 def begun_of(body: ChatBody) -> str:
     """The text that the answer continues; empty: it starts anew. Raises ApiError if the last
     message has no such text."""

@@ -19,6 +19,8 @@ from weft.serve.chats import (
     begun_of,
     call_schema,
     choice_of,
+    in_lines,
+    is_begun,
     named_tool,
     reasons,
     schema_of,
@@ -182,7 +184,11 @@ class Prompts:
         return len(self._ids(marked, text))
 
     def rendered(self, body: ChatBody) -> str:
-        """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds."""
+        """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds. A last message
+        of the assistant is continued unless `body` says otherwise, as llama-server does."""
+        last = body.messages[-1] if body.messages else None
+        if body.continue_final_message is body.add_generation_prompt is None and is_begun(last):
+            body = body.model_copy(update={"continue_final_message": True})
         marked, text = self._rendered(body, begun_of(body))
         return text.replace(marked.mark, MEDIA_MARK)
 
@@ -191,7 +197,10 @@ class Prompts:
         goes_on = body.continue_final_message
         tools = tools_of(body)
         marked = mark_media(body.messages[:-1] if goes_on else body.messages)
-        introduced = self._introduced(marked.messages)
+        given = marked.messages
+        if not (self._template.reads("type") and self._template.reads("text")):
+            given = [in_lines(message, marked.mark) for message in given]
+        introduced = self._introduced(given)
         messages = self._format.said(introduced, self._template, tools)
         if tools and not self._template.knows_tools:
             tools = None
@@ -201,12 +210,12 @@ class Prompts:
                     "the model's chat template knows no tools; the system message describes them"
                 )
         usual = self._options.chat_template_kwargs
-        given = variables_of(body, usual)
+        named = variables_of(body, usual)
         if begun:
-            text = render_begun(self._template, messages, begun, tools=tools, **given)
+            text = render_begun(self._template, messages, begun, tools=tools, **named)
         else:
-            given["add_generation_prompt"] = body.add_generation_prompt is not False
-            text = self._template.render(messages, tools=tools, **given)
+            named["add_generation_prompt"] = body.add_generation_prompt is not False
+            text = self._template.render(messages, tools=tools, **named)
             if not reasons(body, usual) and self._format.is_thinking(text):
                 text += self._format.no_thought
         return marked, text

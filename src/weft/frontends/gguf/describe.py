@@ -71,6 +71,8 @@ class Description:
     tensors: tuple[TensorRow, ...]
     totals: tuple[TypeTotal, ...]
     """A row for each type, most bytes first."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what does not come from the file itself."""
 
 
 def describe(file: GGUFFile, *, width: int = 80) -> Description:
@@ -99,6 +101,7 @@ def describe(file: GGUFFile, *, width: int = 80) -> Description:
         ),
         tensors=tensors,
         totals=_totals(file),
+        notes=file.notes,
     )
 
 

@@ -50,6 +50,8 @@ class GGUFFile:
             {name: tensor for part in parts for name, tensor in part.tensors.items()}
         )
         """Tensors by name, in file order."""
+        self.notes: tuple[str, ...] = ()
+        """Sentences about what does not come from the file itself."""
         # The metadata's typed getters.
         self.get_int = self.metadata.get_int
         self.get_float = self.metadata.get_float
@@ -97,7 +99,9 @@ class GGUFFile:
 
     def presented(self, metadata: Metadata, tensors: Iterable[TensorInfo]) -> GGUFFile:
         """The same file with other metadata and tensors; see `present_as_gguf`."""
-        return present_as_gguf(self.path, metadata, tensors, [part.map for part in self._parts])
+        file = present_as_gguf(self.path, metadata, tensors, [part.map for part in self._parts])
+        file.notes = self.notes
+        return file
 
     def close(self) -> None:
         """Releases the file. Reading from it then raises FormatError; arrays stay valid."""

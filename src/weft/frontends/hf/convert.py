@@ -74,6 +74,8 @@ def convert_folder(
     if to not in OUTPUT_TYPES:
         raise FormatError(f"unknown type {to!r}; choose one of {', '.join(OUTPUT_TYPES)}")
     folder = read_tower_folder(source) if mmproj else read_folder(source, adjacent=True)
+    if to != "auto":  # MXFP4 and NVFP4 stay blocks in the reference's files, too
+        folder = replace(folder, tensors=[(n, _loosened(v)) for n, v in folder.tensors])
     if change is not None:
         folder = replace(folder, tensors=change(folder.tensors))
     kind = to
@@ -86,6 +88,10 @@ def convert_folder(
     metadata = _metadata(folder, kind, name, "mmproj" if mmproj else "model")
     write_shards(target, metadata, rows.sources, limits, all_sizes=True)
     return rows.report
+
+
+def _loosened(values: Values) -> Values:
+    return values if values.kind in ("mxfp4", "nvfp4") else values.unpacked()
 
 
 class _Rows:
@@ -113,9 +119,9 @@ class _Rows:
 
 
 def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[str, object]:
-    packed = {values.kind for _, values in folder.tensors if values.packed is not None}
+    packed = [values.kind for _, values in folder.tensors if values.packed is not None]
     if packed and kind in ("f32", "f16", "bf16"):
-        kind = packed.pop()
+        kind = max(sorted(set(packed)), key=packed.count)
     with understood(folder.path):
         keys = folder.first_keys()
         keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors))

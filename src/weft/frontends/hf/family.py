@@ -76,13 +76,14 @@ _LAYER_NAMES = {
     "block_sparse_moe.router.layer feed_forward.router feed_forward.gate mlp.gate.wg "
     "mlp.router.gate ffn.router.layer mixer.gate",
     "ffn_gate_exps": "mlp.experts.gate_proj block_sparse_moe.experts.w1 "
-    "feed_forward.experts.gate_proj feed_forward.experts.w1 ffn.experts.mlp.w1",
+    "feed_forward.experts.gate_proj feed_forward.experts.w1 ffn.experts.mlp.w1 "
+    "mlp.switch_mlp.gate_proj",
     "ffn_up_exps": "mlp.experts.up_proj block_sparse_moe.experts.w3 mlp.experts.mlp.w1 "
     "feed_forward.experts.up_proj feed_forward.experts.w3 ffn.experts.mlp.v1 "
-    "mixer.experts.up_proj",
+    "mixer.experts.up_proj mlp.switch_mlp.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj block_sparse_moe.experts.w2 mlp.experts.mlp.w2 "
     "experts.down_proj feed_forward.experts.down_proj feed_forward.experts.w2 ffn.experts.mlp.w2 "
-    "mixer.experts.down_proj",
+    "mixer.experts.down_proj mlp.switch_mlp.down_proj",
     "ffn_gate_shexp": "mlp.shared_expert.gate_proj mlp.shared_experts.gate_proj "
     "block_sparse_moe.shared_experts.gate_proj feed_forward.shared_expert.gate_proj "
     "mlp.shared_mlp.gate_proj",
@@ -177,6 +178,15 @@ _F32 = frozenset(
         "time_mix_decay_w2", "time_mix_lerp_fused", "altup_correct_coef", "altup_predict_coef",
         "ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v", "indexer.proj",
         "v.position_embd",
+    )
+)  # fmt: skip
+
+# Matrices that every model multiplies by the number in their tensor `.scale`.
+_SCALED = frozenset(
+    (
+        "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down",
+        "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_exps", "ffn_up_exps",
+        "ffn_down_exps", "output",
     )
 )  # fmt: skip
 
@@ -321,7 +331,20 @@ def family_tensors(
         for new, changed in family.change(c, name, values):
             if n_rotated is not None and family.adjacent:
                 changed = in_order(c, new, changed, n_rotated)
-            yield family.gguf_name(c, new), changed
+            yield from _with_factor(family.gguf_name(c, new), changed)
+
+
+def _with_factor(name: str, values: Values) -> Iterator[tuple[str, Values]]:
+    """A tensor, and the tensor with the number that the values of its blocks are multiplied by."""
+    stem = name.removesuffix(".weight")
+    factor = values.factor
+    if factor is None:
+        yield name, values
+    elif name == stem or stem.rpartition(".")[2] not in _SCALED:
+        yield name, values.unpacked()
+    else:
+        yield name, values
+        yield f"{stem}.scale", Values(factor.shape, "f32", factor.copy)
 
 
 def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
@@ -366,7 +389,7 @@ def in_order(c: Config, name: str, values: Values, n_rotated: int) -> Values:
     if not stem.endswith(("q_proj", "k_proj")):
         return values
     rows = adjacent_rows(c, values.shape[0], n_rotated)
-    return values.through(lambda x: x[rows])
+    return values.taken(rows, shape=values.shape)
 
 
 def adjacent_rows(c: Config, n_rows: int, n_rotated: int) -> NDArray[np.intp]:

@@ -34,7 +34,10 @@ from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
+FILE_TYPES = {
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32,
+    "tq1_0": 36, "tq2_0": 37, "mxfp4": 38, "nvfp4": 39,
+}  # fmt: skip
 """`general.file_type` of what a converter writes."""
 
 

@@ -10,6 +10,7 @@ The package `safetensors` reads these files too, but not without a copy: NumPy h
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -29,6 +30,9 @@ ITEM_BYTES = {
 """Bytes of an element, by the names of types in headers."""
 MAX_HEADER = 100_000_000  # bytes; the reference implementation's limit
 _INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL)
+_UNFINISHED = ("*.incomplete", "*.part", "*.crdownload", "*.aria2", "*.tmp",
+               ".cache/huggingface/download/*.incomplete")  # fmt: skip
 _AGAIN = "download or copy it again"
 
 
@@ -130,6 +134,14 @@ def _shard_names(folder: Path) -> list[str]:
     if index.is_file():
         return _indexed(folder, index)
     names = sorted(p.name for p in folder.glob("model*.safetensors"))
+    gone = _gone_shards(names)
+    if gone:
+        raise _missing(folder, gone, len(names) + len(gone))
+    if not names and (unfinished := _unfinished(folder)):
+        raise FormatError(
+            f"{folder}: the download is not finished: {unfinished} is there, and no "
+            "model*.safetensors; go on with the download"
+        )
     if not names:
         others = sorted(p.name for p in folder.glob("*.bin"))
         hint = (
@@ -152,12 +164,35 @@ def _indexed(folder: Path, index: Path) -> list[str]:
         raise FormatError(f"{index}: no table `weight_map` of file names; {_AGAIN}") from None
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise FormatError(
-            f"{folder}: {len(missing)} of {len(names)} files are missing ({', '.join(missing[:3])}"
-            f"{', ...' if len(missing) > 3 else ''}); download them into this folder"
-        )
+        raise _missing(folder, missing, len(names))
     _check_listed(folder, listed, names)
     return names
+
+
+def _gone_shards(names: list[str]) -> list[str]:
+    """The files of a model that was cut into several whose numbers are not among `names`."""
+    shards = [match for match in map(_SHARD.fullmatch, names) if match]
+    if not shards:
+        return []
+    stem, count = shards[0][1], int(shards[0][3])
+    wanted = (f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1))
+    return [name for name in wanted if name not in names]
+
+
+def _unfinished(folder: Path) -> str:
+    """The name of a file that a download left behind; empty: there is none."""
+    found = (path for pattern in _UNFINISHED for path in sorted(folder.glob(pattern)))
+    return next((path.name for path in found), "")
+
+
+def _missing(folder: Path, missing: list[str], n: int) -> FormatError:
+    began = _unfinished(folder)
+    return FormatError(
+        f"{folder}: {len(missing)} of {n} files are missing ({', '.join(missing[:3])}"
+        f"{', ...' if len(missing) > 3 else ''}); "
+        + (f"{began} is of a download that has not ended: " if began else "")
+        + "download them into this folder"
+    )
 
 
 def _check_listed(folder: Path, listed: Mapping[str, str], names: list[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
@@ -26,6 +27,7 @@ _SPLITS_SPACES = {"type": "Split", "pattern": {"String": " "}, "invert": False}
 _REPLACES = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
 _MERGES_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 _SENTENCEPIECE = ("tokenizer.model", "sentencepiece.bpe.model", "spiece.model")
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _LONGEST = 1000
 """Maximum number of characters of a token whose parts are all compared."""
 Step = Mapping[str, Any]
@@ -53,6 +55,8 @@ def tokenizer_keys(c: Config, keys: Mapping[str, object]) -> dict[str, object]:
                 f"{', '.join(lacking):.500}; install it with: pip install 'weft[hf]'"
             )
         asked.keys.pop(TOKENIZER_SETTINGS, None)
+        if "strips" in asked.settings:
+            asked.keys[TOKENIZER_SETTINGS] = json.dumps({"strips": asked.settings["strips"]})
         asked.keys[WHOLE_TOKENIZER] = json.dumps(tokenizer, ensure_ascii=False)
     return asked.keys
 
@@ -68,7 +72,7 @@ class _Asked:
         self.cuts = list(_flat(tokenizer.get("pre_tokenizer"), "pretokenizers"))
         self.decoders = list(_flat(tokenizer.get("decoder"), "decoders"))
         self.keys: dict[str, object] = {}
-        self._settings: dict[str, object] = {}
+        self.settings: dict[str, object] = {}
         self._tokenizer = tokenizer
         self._given = given
         self._pieces = pieces  # a SentencePiece model has the vocabulary
@@ -76,7 +80,7 @@ class _Asked:
     def impossible(self) -> Iterator[str]:
         """Names of what neither weft nor the package's tokens in a GGUF file can hold."""
         kind = self.model.get("type", "BPE")
-        if kind != _MODELS[self.kind]:
+        if kind != _MODELS[self.kind] and self.kind != "llama":
             yield f"the model {kind}"
         if kind == "BPE":
             for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
@@ -85,8 +89,32 @@ class _Asked:
             steps = (*self.normalizers, *self.cuts, *self.decoders)
             if self.kind == "gpt2" and not any(s.get("type") == "ByteLevel" for s in steps):
                 yield "a BPE without ByteLevel and byte_fallback"
+        if self.decoders and not self._pieces:
+            yield from self._decoding()
         if kind == "WordPiece" and self.model.get("continuing_subword_prefix", "##") != "##":
             yield f"continuing_subword_prefix {self.model['continuing_subword_prefix']!r}"
+
+    def _decoding(self) -> Iterator[str]:
+        """Decoders that do not make the bytes that the tokens of the vocabulary stand for."""
+        kinds = [str(s.get("type")) for s in self.decoders]
+        if self.kind == "gpt2":
+            wrong = [s for s in self.decoders if s.get("type") not in ("ByteLevel", "Fuse")]
+            if not wrong and "ByteLevel" not in kinds:
+                wrong = self.decoders
+            yield from (f"the decoder {_named(s)}" for s in wrong)
+        elif self.kind in ("llama", "gemma4"):
+            wrong = [s for s in self.decoders if not _makes_text(s)]
+            if "Metaspace" in kinds and (
+                len(kinds) > 1 or [_parts_words(s) for s in self.cuts if "split" in s] != [True]
+            ):
+                wrong.append(self.decoders[kinds.index("Metaspace")])
+            if "Strip" in kinds and "Fuse" not in kinds[: kinds.index("Strip")]:
+                wrong.append(self.decoders[kinds.index("Strip")])  # it would cut every token
+            yield from (f"the decoder {_named(s)}" for s in wrong)
+            if not wrong and not {*kinds} & {"Replace", "Metaspace"}:
+                yield "decoders that leave U+2581"
+            if not wrong and self.model.get("byte_fallback") and "ByteFallback" not in kinds:
+                yield "decoders without ByteFallback"
 
     def lacking(self) -> Iterator[str]:
         """The names of what weft's own tokenizers do not have; sets `keys` for what they have."""
@@ -95,7 +123,7 @@ class _Asked:
         if steps and forms:
             steps, forms = self.normalizers, []
         if forms:
-            self._settings["normalizers"] = forms
+            self.settings["normalizers"] = forms
         yield from self._flags(forms, any(s.get("type") != "Replace" for s in steps))
         if self.kind == "gpt2":
             yield from (_named(s) for s in steps)
@@ -106,15 +134,15 @@ class _Asked:
             yield from self._unigrams(steps)
         else:
             yield from self._merged(steps)
-        if self._settings:
-            self.keys[TOKENIZER_SETTINGS] = json.dumps(self._settings)
+        if self.settings:
+            self.keys[TOKENIZER_SETTINGS] = json.dumps(self.settings)
 
     def _flags(self, forms: list[str], changes: bool) -> Iterator[str]:
         """Added tokens."""
         for side in ("lstrip", "rstrip"):
             ids = [int(row["id"]) for row in self.added if row.get(side)]
             if ids:
-                self._settings[side] = ids
+                self.settings[side] = ids
         for row in self.added:
             text = str(row["content"])
             if row.get("single_word"):
@@ -146,7 +174,7 @@ class _Asked:
             yield from (_named(s) for s in steps or [{"type": "no normalizer"}])
         if [s.get("type") for s in self.cuts] != ["BertPreTokenizer"]:
             yield self._cutting()
-        self._settings["letters"] = int(self.model.get("max_input_chars_per_word", 100))
+        self.settings["letters"] = int(self.model.get("max_input_chars_per_word", 100))
 
     def _unigrams(self, steps: list[Step]) -> Iterator[str]:
         tables = [s for s in steps if s.get("type") == "Precompiled"]
@@ -161,12 +189,14 @@ class _Asked:
             yield _named(cuts[0])
         elif any(_SPACE in str(row[0])[1:] for row in self.model.get("vocab") or ()):
             yield "split of Metaspace"
-        self._settings["spaces"] = "words" if apart else "one" if rest else "all"
+        self.settings["spaces"] = "words" if apart else "one" if rest else "all"
         if self.model.get("byte_fallback"):
             yield "byte_fallback of unigrams"
 
     def _merged(self, steps: list[Step]) -> Iterator[str]:
         """Pieces that merges make, with spaces spelled as U+2581."""
+        if self.model.get("type", "BPE") != "BPE":
+            yield f"the model {self.model['type']}"
         if self.kind == "gemma4":
             yield from (_named(s) for s in self.cuts if s.get("type") == "Metaspace")
         begins = [s for s in steps if s == {"type": "Prepend", "prepend": _SPACE}]
@@ -179,6 +209,8 @@ class _Asked:
         if not steps and not spaces:
             yield "spaces as they are"
         tokens = self.model.get("vocab") or {}
+        if isinstance(tokens, list):  # unigrams, with their scores
+            tokens = {str(row[0]): row for row in tokens}
         if spaces:
             inner = any(_SPACE in token[1:] for token in tokens)
             if spaces[0].get("replacement", _SPACE) != _SPACE:
@@ -186,10 +218,12 @@ class _Asked:
             elif spaces[0].get("split", True) and inner:
                 yield "split of Metaspace"
             if _scheme(spaces[0]) != "never" and not begins:
-                self._settings["space_prefix"] = _scheme(spaces[0])
-        self.keys["tokenizer.ggml.add_space_prefix"] = bool(
-            begins or "space_prefix" in self._settings
-        )
+                self.settings["space_prefix"] = _scheme(spaces[0])
+        prefix = bool(begins or "space_prefix" in self.settings)
+        self.keys["tokenizer.ggml.add_space_prefix"] = prefix
+        strips = any(map(_strips, self.decoders))
+        if self.decoders and strips is not prefix and not self._pieces:
+            self.settings["strips"] = strips
         if self.model.get("ignore_merges"):
             yield "ignore_merges"
         if self._pieces:
@@ -197,9 +231,34 @@ class _Asked:
         if any(f"<0x{byte:02X}>" not in tokens for byte in range(256)):
             yield "byte_fallback without all bytes"
         special = {str(row["content"]) for row in self.added}
+        yield from (f"the added token {text}" for text in special if _BYTE_TOKEN.fullmatch(text))
         special.update(f"<0x{byte:02X}>" for byte in range(256))
-        if self.kind == "llama" and not _as_pieces(self.model, special):
+        is_bpe = self.model.get("type", "BPE") == "BPE"
+        if self.kind == "llama" and is_bpe and not _as_pieces(self.model, special):
             yield "merges that SentencePiece would not make"
+
+
+def _makes_text(step: Step) -> bool:
+    """True for a decoder of SentencePiece's vocabularies."""
+    kind = step.get("type")
+    if kind == "Replace":
+        return bool(step == {"type": kind, "pattern": {"String": _SPACE}, "content": " "})
+    if kind == "Strip":
+        return (step.get("content"), step.get("start"), step.get("stop")) == (" ", 1, 0)
+    if kind == "Metaspace":
+        return bool(step.get("replacement", _SPACE) == _SPACE)
+    return kind in ("ByteFallback", "Fuse")
+
+
+def _parts_words(step: Step) -> bool:
+    """True for Metaspace that begins a token at each space, with one in front of the text."""
+    return step.get("type") == "Metaspace" and bool(step["split"]) and _scheme(step) != "never"
+
+
+def _strips(decoder: Step) -> bool:
+    """True for a decoder that removes a space at the beginning of a text."""
+    kind = decoder.get("type")
+    return kind == "Strip" or (kind == "Metaspace" and _scheme(decoder) != "never")
 
 
 def _as_pieces(model: Step, special: Collection[str]) -> bool:

@@ -28,34 +28,73 @@ class Values:
     shape: tuple[int, ...]
     """Sizes, outermost first."""
     kind: str
-    """The type of the values in the folder: `f32`, `f16` or `bf16`; others count as `f32`."""
+    """The type of the values in the folder: `f32`, `f16`, `bf16` or a type of blocks; others count
+    as `f32`."""
     load: Callable[[], Floats]
     """Computes the values, float32 `[*shape]`."""
     stored: Stored | None = None
     """The place of the values in the folder, if it has them unchanged."""
     packed: Callable[[], NDArray[np.uint8]] | None = None
-    """For values that are quantized already, their blocks; `kind` names the type."""
+    """For values that are quantized already, their blocks, uint8 `[*shape[:-1], row_bytes]`; `kind`
+    names the type."""
+    loose: str = ""
+    """For values with blocks, the type that they have without blocks."""
+    factor: Floats | None = None
+    """The number by which the values of the blocks are multiplied, [1], or a number for each matrix
+    of a stack; None: 1."""
 
     @property
     def size(self) -> int:
         """The number of elements."""
         return prod(self.shape)
 
+    def unpacked(self) -> Values:
+        """The same values without blocks."""
+        return Values(self.shape, self.loose or self.kind, self.load, self.stored)
+
     def through(
         self, change: Callable[[Floats], Floats], shape: Sequence[int] | None = None
     ) -> Values:
         """The values that `change` makes of these, with the sizes `shape` (None: the same)."""
         load, sizes = self.load, self.shape if shape is None else tuple(shape)
-        return Values(sizes, self.kind, lambda: change(load()).reshape(sizes))
+        return Values(sizes, self.loose or self.kind, lambda: change(load()).reshape(sizes))
 
     def reshaped(self, *shape: int) -> Values:
         """The same values in other sizes."""
-        load = self.load
-        return Values(shape, self.kind, lambda: load().reshape(shape), self.stored)
+        load, packed = self.load, self.packed
+        if packed is None or shape[-1] != self.shape[-1] or self._stacked:
+            kind = self.loose or self.kind
+            return Values(shape, kind, lambda: load().reshape(shape), self.stored)
+        return self._with_blocks(
+            shape, lambda: load().reshape(shape), lambda: packed().reshape(*shape[:-1], -1)
+        )
 
     def taken(self, *index: Any, shape: Sequence[int]) -> Values:
-        """A part, as NumPy's basic indexing takes it; it has the sizes `shape`."""
-        return self.through(lambda x: x[index], shape)
+        """A part, as an index of NumPy takes it; it has the sizes `shape`. Whole rows keep their
+        blocks."""
+        load, packed, sizes = self.load, self.packed, tuple(shape)
+        cut = len(index) == len(self.shape) or any(i is Ellipsis for i in index)
+        whole = not cut or (isinstance(index[-1], slice) and index[-1] == slice(None))
+        if packed is None or not whole or self._stacked:
+            return self.through(lambda x: x[index], sizes)
+        return self._with_blocks(
+            sizes,
+            lambda: load()[index].reshape(sizes),
+            lambda: packed()[index].reshape(*sizes[:-1], -1),
+        )
+
+    @property
+    def _stacked(self) -> bool:
+        """True if each matrix of a stack has a factor of its own."""
+        return self.factor is not None and self.factor.size > 1
+
+    def _with_blocks(
+        self,
+        shape: tuple[int, ...],
+        load: Callable[[], Floats],
+        pack: Callable[[], NDArray[np.uint8]],
+    ) -> Values:
+        return Values(shape, self.kind, load, None, pack, self.loose, self.factor)
 
     def rows(self, start: int, stop: int) -> Values:
         """The rows [start, stop) of the outermost dimension."""
@@ -73,16 +112,30 @@ def stored_values(t: Stored) -> Values:
 
 
 def stacked(parts: Sequence[Values]) -> Values:
-    """Tensors of the same sizes one after another along a new outermost dimension."""
+    """Tensors of the same sizes one after another along a new outermost dimension; they keep their
+    blocks if these are of one type."""
     first = parts[0]
+    sizes = (len(parts), *first.shape)
 
-    def load() -> Floats:
-        out = np.empty((len(parts), *first.shape), np.float32)
-        for i, part in enumerate(parts):
-            out[i] = part.load()
-        return out
+    def together(make: Callable[[Values], NDArray[Any]]) -> Callable[[], NDArray[Any]]:
+        def load() -> NDArray[Any]:
+            one = make(first)
+            out = np.empty((len(parts), *one.shape), one.dtype)
+            for i, part in enumerate(parts):
+                out[i] = make(part) if i else one
+            return out
 
-    return Values((len(parts), *first.shape), first.kind, load)
+        return load
+
+    load = together(lambda part: part.load())
+    if any(part.packed is None or part.kind != first.kind for part in parts):
+        return Values(sizes, first.loose or first.kind, load)
+    factor = None
+    if any(part.factor is not None for part in parts):
+        one = np.ones(1, np.float32)
+        factor = np.concatenate([one if p.factor is None else p.factor for p in parts])
+    pack = together(lambda part: part.packed() if part.packed else part.load())
+    return Values(sizes, first.kind, load, None, pack, first.loose, factor)
 
 
 def _decode(t: Stored) -> Floats:

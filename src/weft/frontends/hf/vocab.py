@@ -35,7 +35,10 @@ def has(c: Config, name: str) -> bool:
 
 
 def bpe(c: Config, *, merges: bool = True) -> Vocabulary:
-    """A byte-level vocabulary, GGUF's `gpt2`."""
+    """A byte-level vocabulary, GGUF's `gpt2`; pieces with U+2581 where tokenizer.json has such."""
+    if _has_pieces(c):
+        yield from _pieces_of_json(c)
+        return
     tokens, kinds = _listed(c)
     yield "tokenizer.ggml.model", "gpt2"
     yield "tokenizer.ggml.pre", name_pretokenizer(c)
@@ -145,6 +148,14 @@ def _falls_back_to_bytes(c: Config) -> bool:
     return model.get("type", "BPE") == "BPE" and bool(model.get("byte_fallback"))
 
 
+def _has_pieces(c: Config) -> bool:
+    """True if tokens of tokenizer.json spell spaces as U+2581, and bytes not as GPT-2 does."""
+    tokenizer = c.json("tokenizer.json")
+    spells = str(tokenizer.get("decoder")), str(tokenizer.get("pre_tokenizer"))
+    cuts = spells[1] + str(tokenizer.get("normalizer"))
+    return "ByteLevel" not in cuts and ("Metaspace" in spells[0] or _SPACE in spells[0])
+
+
 def _pieces_of_json(c: Config) -> Vocabulary:
     """The SentencePiece vocabulary of tokenizer.json. A token's score is the rank of the first
     merge that makes it, which gives the same tokens as the merges; the reference's converter writes
@@ -155,7 +166,7 @@ def _pieces_of_json(c: Config) -> Vocabulary:
         rank.setdefault(merge, i)
     pieces: list[Piece] = []
     for text, kind in zip(tokens, kinds, strict=True):
-        if kind == NORMAL and _BYTE_TOKEN.fullmatch(text):
+        if kind in (NORMAL, CONTROL) and _BYTE_TOKEN.fullmatch(text):
             kind = BYTE
         elif kind == NORMAL and text == (c.json("tokenizer.json")["model"].get("unk_token") or ""):
             kind = UNKNOWN
@@ -165,7 +176,7 @@ def _pieces_of_json(c: Config) -> Vocabulary:
 
 def _merges(c: Config) -> Iterator[str]:
     """The tokens that the merges of tokenizer.json make."""
-    for merge in c.json("tokenizer.json")["model"].get("merges", ()):
+    for merge in c.json("tokenizer.json")["model"].get("merges") or ():
         yield merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)
 
 

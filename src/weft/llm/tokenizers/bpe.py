@@ -119,10 +119,9 @@ class BpeModel:
         if not self._how.byte_level or vocab.types[id_] != TokenType.NORMAL:
             return vocab.piece(id_, special)
         text = vocab.tokens[id_].decode("utf-8", "surrogateescape")
-        try:
+        if _TO_LATIN1.keys() >= set(map(ord, text)):
             return text.translate(_TO_LATIN1).encode("latin-1")
-        except UnicodeEncodeError:
-            return text.encode("utf-8", "surrogateescape")
+        return text.encode("utf-8", "surrogateescape")  # some vocabularies have texts as they are
 
 
 def merge(symbols: list[bytes], ranks: Mapping[bytes, int]) -> list[bytes]:

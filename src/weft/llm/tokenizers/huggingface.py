@@ -69,6 +69,18 @@ class HuggingFaceTokenizer:
             ) from None
         return ids
 
+    def added_pieces(self, vocab: Vocab) -> dict[int, bytes]:
+        """The bytes of added tokens, but for control tokens, by id, as the package decodes them."""
+        theirs = self._made[True, False]
+        ids = [row["id"] for row in self._data.get("added_tokens") or ()]
+        shown = {i: theirs.id_to_token(i) for i in ids if 0 <= i < len(vocab)}
+        spells = vocab.model in ("llama", "gemma4")
+        return {
+            i: (text.replace("\u2581", " ") if spells else text).encode()
+            for i, text in shown.items()
+            if text is not None and vocab.types[i] == TokenType.USER_DEFINED
+        }
+
     def _without_control_tokens(self) -> dict[str, Any]:
         """The same for texts of strangers, in which the model finds no control token either."""
         data, model = dict(self._data), dict(self._data["model"])

@@ -83,8 +83,13 @@ class Tokenizer:
         self._prefix_scheme = vocab.settings.get("space_prefix")
         self._forms = tuple(vocab.settings.get("normalizers", ()))
         self._space = "".join(WHITESPACE) if vocab.settings else _ASCII_SPACE
+        self.strips: bool = vocab.settings.get("strips", vocab.add_space_prefix)
+        """True if the space that begins a text is left out when it is decoded."""
         self._shares: NDArray[np.float64] | None = None
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
+        if self._whole is not None:  # a normalizer may have changed the texts of added tokens
+            for id_, piece in self._whole.added_pieces(vocab).items():
+                self._pieces[False][id_] = self._pieces[True][id_] = piece
         special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
         # the longest first: a token that contains another one wins
         special.sort(key=lambda id_: -len(vocab.tokens[id_]))
@@ -218,7 +223,7 @@ class Tokenizer:
         punctuation for some vocabularies, as the reference's detokenizer does (see
         `Vocab.clean_spaces`); the result may then differ from the encoded text."""
         data = b"".join([self.piece(id_, special=special) for id_ in ids])
-        if self.vocab.add_space_prefix and data.startswith(b" "):
+        if self.strips and data.startswith(b" "):
             data = data[1:]
         return _clean(data) if clean_spaces and self.vocab.clean_spaces else data
 
@@ -254,7 +259,7 @@ class StreamDecoder:
         piece = self._tokenizer.piece(id_, special=self._special)
         if self.begins and piece:
             self.begins = False
-            if self._tokenizer.vocab.add_space_prefix:
+            if self._tokenizer.strips:
                 piece = piece.removeprefix(b" ")
         return self._utf8.decode(piece)
 

@@ -177,7 +177,8 @@ class Vocab:
     """Options of a folder's tokenizer.json that converters leave out: `normalizers` (forms of
     Unicode), `lstrip` and `rstrip` (ids), `space_prefix` ("first": at the beginning of a text only,
     "always": behind special tokens too; neither in front of a space), `letters` (of a WordPiece
-    word, at most) and `spaces` of unigrams ("words": white space parts words, "one": several spaces
+    word, at most), `strips` (whether decoding removes a space at the beginning, where encoding says
+    otherwise) and `spaces` of unigrams ("words": white space parts words, "one": several spaces
     are one, "all": each counts)."""
     metadata: Metadata
     """All keys of the file; some are read by one kind of tokenizer only."""
@@ -293,6 +294,7 @@ _SETTINGS: dict[str, Callable[[object], bool]] = {
     "rstrip": _are_ids,
     "space_prefix": lambda value: value in ("first", "always"),
     "letters": _is_id,
+    "strips": lambda value: isinstance(value, bool),
     "spaces": lambda value: value in ("words", "one", "all"),
 }
 """Whether a value of each setting is one of its values."""

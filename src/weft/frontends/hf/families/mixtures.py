@@ -3,8 +3,6 @@ ERNIE 4.5, GLM 4, gpt-oss, Hunyuan, Llama 4, MiniMax-M2, Solar Open."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import SPECIAL_KEYS, glm_moe_vocab, glm_vocab, weight_keys
 from weft.frontends.hf.families.llama import head_keys, llama_keys
@@ -235,7 +233,9 @@ def _change(c: Config, name: str, values: Values) -> Named:
         yield name.replace("_bias", ".bias"), values
     elif name.endswith("gate_up_proj_mxfp4"):
         for part, start in (("gate", 0), ("up", 1)):
-            yield name.replace("gate_up_proj_mxfp4", f"{part}_proj.weight"), _rows(values, start)
+            shape = (values.shape[0], values.shape[1] // 2, values.shape[2])
+            rows = values.taken(slice(None), slice(start, None, 2), shape=shape)
+            yield name.replace("gate_up_proj_mxfp4", f"{part}_proj.weight"), rows
     elif name.endswith("down_proj_mxfp4"):
         yield name.replace("_mxfp4", ".weight"), values
     elif name.endswith("gate_up_proj"):
@@ -252,17 +252,6 @@ def _change(c: Config, name: str, values: Values) -> Named:
 def _transposed(values: Values) -> Values:
     n, rows, columns = values.shape
     return values.through(lambda x: x.swapaxes(-1, -2), (n, columns, rows))
-
-
-def _rows(values: Values, start: int) -> Values:
-    """Every second row from `start` on of blocks that are quantized already."""
-    packed = values.packed
-    assert packed is not None
-    shape = (values.shape[0], values.shape[1] // 2, values.shape[2])
-    return Values(
-        shape, values.kind, lambda: values.load()[:, start::2],
-        packed=lambda: np.ascontiguousarray(packed()[:, start::2]),
-    )  # fmt: skip
 
 
 # Llama 4: chunks, layers that do not rotate, and experts behind every layer or every second.
