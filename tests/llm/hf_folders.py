@@ -200,6 +200,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "layer_types": ["linear_attention"] * 2 + ["full_attention", "linear_attention"],
         "num_local_experts": 4, "routed_scaling_factor": 1.5, "pad_token_id": 0, "bos_token_id": 0,
         "eos_token_id": 0}, "qwen2"),
+    "ling3": ("BailingHybrid", SHAPE | LATENT | {
+        "num_hidden_layers": 4, "head_dim": 8, "layer_group_size": 2, "kda_lower_bound": -2.0,
+        "num_local_experts": 8, "n_group": 2, "q_lora_rank": 12, "num_mtp_layers": 0,
+        "routed_scaling_factor": 1.5, "rope_theta": 1e4, "pad_token_id": 0, "eos_token_id": 0},
+        "qwen2"),
     "laguna": ("Laguna", SHAPE | MOE | WINDOWS | {"rope_parameters": HALF_ROPE}, "gpt2"),
     "lfm2": ("Lfm2", SHAPE | {"layer_types": ["conv", "full_attention"],
                               "block_multiple_of": 16}, "gpt2"),

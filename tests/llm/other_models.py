@@ -162,6 +162,19 @@ OTHERS |= {
             "expert_gating_func": 2,
         },
     ),
+    "ling3": (
+        "bailingmoe3",
+        MLA
+        | GROUPS
+        | {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([0, 1, 0], np.int32),
+            "ssm.conv_kernel": 3,
+            "kda.head_dim": 5,
+            "kda.gate_lower_bound": -0.2,
+            "swiglu_clamp_exp": 0.5,
+        },
+    ),
     "kimi expanded": (
         "kimi-linear",
         PLAIN_MLA

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
 from weft.llm.model import Model
@@ -263,3 +264,27 @@ def test_refact(tmp_path: Path) -> None:
         info = opened.file.tensors[f"blk.0.{part}.weight"]
         assert tuple(layer[f"{part}.weight"].ne[:2]) == tuple(want.shape[::-1])
         np.testing.assert_array_equal(info.data.view(np.float32).reshape(want.shape), want)
+
+
+def test_ling3_as_its_makers_publish_it(tmp_path: Path) -> None:
+    """config.json has other names for sizes than transformers saves, no kind of each layer, and
+    limits of the gated products."""
+    folders.make_folder("ling3", tmp_path)
+    want = folders.logits(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    saved = ("layer_types", "linear_head_dim", "moe_renormalize", "num_expert_group",
+             "num_experts_per_token", "model_max_length")  # fmt: skip
+    ours = {
+        "architectures": ["BailingMoeV3ForCausalLM"], "head_dim": config["linear_head_dim"],
+        "norm_topk_prob": True, "n_group": 2, "num_experts_per_tok": 2, "no_kda_lora": True,
+        "max_position_embeddings": 64, "gated_attention_proj_granularity_type": "head_wise",
+    }  # fmt: skip
+    config = {key: value for key, value in config.items() if key not in saved} | ours
+    path.write_text(json.dumps(config))
+    np.testing.assert_array_equal(folders.logits(tmp_path), want)
+    path.write_text(json.dumps(config | {"expert_swiglu_limit_list": [None, None, 0.1, 0.1]}))
+    assert np.abs(folders.logits(tmp_path) - want).max() > 1e-3
+    path.write_text(json.dumps(config | {"kda_safe_gate": False}))
+    with pytest.raises(FormatError, match="kda_safe_gate"):
+        folders.logits(tmp_path)

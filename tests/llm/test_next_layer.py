@@ -23,7 +23,7 @@ from weft.llm.opening import DraftModels
 
 IDS = [1, 259, 265, 270, 261, 262, 7, 90]
 ARCHS = ["glm4moe", "qwen35", "qwen3next", "deepseek2", "minimax-m2", "nemotron_h_moe",
-         "exaone-moe", "deepseek32", "glm-dsa", "hy_v3", "ernie4_5-moe"]  # fmt: skip
+         "exaone-moe", "deepseek32", "glm-dsa", "hy_v3", "ernie4_5-moe", "ling3"]  # fmt: skip
 
 
 def tensors_of(path: Path) -> dict[str, Array]:
@@ -119,6 +119,22 @@ def test_against_numpy(tmp_path: Path, name: str, own: tuple[str, ...]) -> None:
     parts = small.decode(Batch(IDS[1:], states=states[:-1], outputs="all"))
     np.testing.assert_array_equal(parts, got)
     assert small.states is not None and np.array_equal(small.states, layer_states(layer, states))
+
+
+def test_the_last_norm_of_ling_has_another_name(tmp_path: Path) -> None:
+    path = with_next_layer(tmp_path, "ling3")
+    got = []
+    for new in ("nextn.shared_head_norm", "layer_output_norm"):
+        file = open_gguf(path)
+        arrays = {n: a.astype(np.float32).reshape(file.tensors[n].shape)
+                  for n, a in tensors_of(path).items()}  # fmt: skip
+        arrays = {n.replace("nextn.shared_head_norm", new): a for n, a in arrays.items()}
+        meta = {key: file.metadata[key] for key in file.metadata}
+        model = Model.open(write_model(tmp_path / "other.gguf", meta, arrays))
+        layer = Context(model.next_layer(), 64, n_threads=1)
+        states = np.ones((len(IDS), model.config.n_embd), np.float32)
+        got.append(layer.decode(Batch(IDS, states=states, outputs="all")))
+    np.testing.assert_array_equal(*got)
 
 
 def layer_states(layer: Context, states: np.ndarray) -> np.ndarray:

@@ -25,6 +25,8 @@ FILES = {
         "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
         "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
         "kimi-linear": "KimiLinearForCausalLM KimiLinearModel",
+        "bailingmoe3": "BailingMoeV3ForCausalLM BailingHybridForCausalLM "
+        "BailingMoeV3VLForConditionalGeneration",
     },
     "encoders": {
         "eurobert": "EuroBertModel JinaEmbeddingsV5Model",

@@ -192,6 +192,8 @@ class RecurrentConfig:
     """True if time steps, B and C are normed without learned gains (FalconMamba)."""
     time_steps: tuple[float, float] = (0.0, math.inf)
     """Bounds of time steps."""
+    least_decay: float = 0.0
+    """Lower bound of the logarithms of a delta net's decays; 0: they have none."""
 
     @property
     def d_inner(self) -> int:

@@ -184,7 +184,13 @@ class LatentAttention:
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         attend = absorbed if latent(step.config).absorbed else expanded
         layer = w.layer(il)
-        return linear(layer, "attn_output", attend(step, layer, il, project(step, w, il, x)))
+        y = attend(step, layer, il, project(step, w, il, x))
+        return linear(layer, "attn_output", self.gated(layer, x, y))
+
+    def gated(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
+        """Changes the heads' results y [head_dim_v * n_head, n_tokens] by the input x of attention;
+        here not at all."""
+        return y
 
 
 EXPERTS = Experts(shared="added", renormalise=False, balanced=True)

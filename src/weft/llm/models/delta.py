@@ -25,8 +25,8 @@ from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
 from weft.llm.models.deepseek import LatentAttention, configure_latent
-from weft.llm.models.experts import Experts
-from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
+from weft.llm.models.experts import Experts, LimitedHalves, halves_limits
+from weft.llm.models.parts import EACH_HEAD, RMS, Attention, gate_heads, linear_rows
 from weft.llm.models.step import Step, beside, convolve, delta_rule, recurs, require_recurrent, unit
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -189,6 +189,12 @@ _MIXTURE = Experts(shared="gated")
 
 
 def configure_kimi(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the sizes of both kinds of layers, and that none rotates."""
+    none = replace(c.rope, n_dims=0)
+    return replace(delta_or_latent(c, keys), ropes=(none,) * c.n_layer)
+
+
+def delta_or_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets the sizes of both kinds of layers; those without key/value heads are recurrent."""
     layers = tuple(kv == 0 for kv in c.heads_kv)
     whole = replace(c, heads_kv=(max(c.heads_kv),) * c.n_layer)
@@ -205,30 +211,31 @@ def configure_kimi(c: ModelConfig, keys: Keys) -> ModelConfig:
         head_dim=d,
         n_group=n_head,
     )
-    none = replace(c.rope, n_dims=0)
-    return replace(
-        configure_latent(whole, keys),
-        heads_kv=c.heads_kv,
-        recurrent=recurrent,
-        ropes=(none,) * c.n_layer,
-    )
+    return replace(configure_latent(whole, keys), heads_kv=c.heads_kv, recurrent=recurrent)
 
 
+@dataclass(frozen=True)
 class DeltaOrLatent(LatentAttention):
     """A gated delta net, or latent attention if the layer is not recurrent."""
 
+    narrow: bool = True
+    """True if decays and gates are computed through a narrow matrix and another one."""
+
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        r = require_recurrent(c)
-        if not r.layers[il]:
+        if not recurs(c, il):
             yield from super().rows(c, il)
             return
+        r = require_recurrent(c)
         b, d, n = f"blk.{il}", r.head_dim, r.d_inner
         for part in "qkv":
             yield from linear_rows(f"{b}.attn_{part}", c.n_embd, n)
             yield need(f"{b}.ssm_conv1d_{part}.weight", r.d_conv, 1, n)
         for part in "fg":
-            yield from linear_rows(f"{b}.ssm_{part}_a", c.n_embd, d)
-            yield from linear_rows(f"{b}.ssm_{part}_b", d, n)
+            if self.narrow:
+                yield from linear_rows(f"{b}.ssm_{part}_a", c.n_embd, d)
+                yield from linear_rows(f"{b}.ssm_{part}_b", d, n)
+            else:
+                yield from linear_rows(f"{b}.ssm_{part}_a", c.n_embd, n)
         yield from linear_rows(f"{b}.ssm_beta", c.n_embd, r.n_head)
         yield need(f"{b}.ssm_dt.bias", n)
         yield need(f"{b}.ssm_a", 1, r.n_head)
@@ -236,9 +243,9 @@ class DeltaOrLatent(LatentAttention):
         yield from linear_rows(f"{b}.attn_output", n, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        r = require_recurrent(step.config)
-        if not r.layers[il]:
+        if not recurs(step.config, il):
             return super().__call__(step, w, il, x)
+        r = require_recurrent(step.config)
         layer, n_tokens, d, n_head, n = w.layer(il), x.ne[1], r.head_dim, r.n_head, r.d_inner
         kernels = [G.reshape(layer[f"ssm_conv1d_{part}.weight"], r.d_conv, n) for part in "qkv"]
         inputs = [linear(layer, f"attn_{part}", x) for part in "qkv"]
@@ -250,14 +257,52 @@ class DeltaOrLatent(LatentAttention):
             G.cont(G.view_3d(qkv, d, n_head, n_tokens, d * size, qkv.nb[1], i * n * size))
             for i in range(3)
         )
-        rate = linear(layer, "ssm_f_b", linear(layer, "ssm_f_a", x))
-        rate = G.softplus(G.add(rate, layer["ssm_dt.bias"]))
-        g = G.mul(G.reshape(rate, d, n_head, n_tokens), layer["ssm_a"])
+        rate = G.add(self._through(layer, "f", x), layer["ssm_dt.bias"])
+        g = self.decays(step, layer, G.reshape(rate, d, n_head, n_tokens))
         beta = G.sigmoid(linear(layer, "ssm_beta", x))
         y = delta_rule(step, il, unit(q), unit(k), v, g, beta)  # [d, n_head, n_tokens]
-        gate = linear(layer, "ssm_g_b", linear(layer, "ssm_g_a", x))
         y = G.reshape(RMS(step.config, layer, "ssm_norm", y), n, n_tokens)
-        return linear(layer, "attn_output", G.mul(y, G.sigmoid(gate)))
+        return linear(layer, "attn_output", G.mul(y, G.sigmoid(self._through(layer, "g", x))))
+
+    def decays(self, step: Step, w: Weights, rate: Tensor) -> Tensor:
+        """The logarithms of decays, from their rates [d, n_head, n_tokens]."""
+        return G.mul(G.softplus(rate), w["ssm_a"])
+
+    def _through(self, w: Weights, part: str, x: Tensor) -> Tensor:
+        y = linear(w, f"ssm_{part}_a", x)
+        return linear(w, f"ssm_{part}_b", y) if self.narrow else y
+
+
+# Ling 3.0 (bailingmoe3, Ant Group, 2026): Kimi Linear whose latent attention rotates and has a gate
+# of one number for each head. Decays and gates of delta nets are computed by one matrix, and the
+# logarithms of decays have a lower bound:  g = bound sigmoid(A (f u + dt)).  Experts are chosen
+# from the best groups, and the halves of their gated products may be limited.
+
+
+def configure_ling(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the sizes of both kinds of layers, the bound of decays and the limits of experts."""
+    c = delta_or_latent(c, keys)
+    bound = keys.number("kda.gate_lower_bound", 0.0)
+    if not keys.flag("kda.safe_gate", True) or bound >= 0.0:
+        raise keys.bad("kda.gate_lower_bound", bound, "below 0, and kda.safe_gate true")
+    recurrent = replace(require_recurrent(c), least_decay=bound)
+    return replace(c, recurrent=recurrent, activation=halves_limits(c, keys))
+
+
+class BoundedDelta(DeltaOrLatent):
+    """A delta net with a lower bound of decays, or latent attention with a gate of each head."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        yield from super().rows(c, il)
+        if not recurs(c, il):
+            yield from linear_rows(f"blk.{il}.attn_gate", c.n_embd, c.n_head(il))
+
+    def decays(self, step: Step, w: Weights, rate: Tensor) -> Tensor:
+        bound = require_recurrent(step.config).least_decay
+        return G.scale(G.sigmoid(G.mul(rate, w["ssm_a"])), bound)
+
+    def gated(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
+        return gate_heads(y, G.sigmoid(linear(w, "attn_gate", x)))
 
 
 ARCHITECTURES = {
@@ -269,5 +314,11 @@ ARCHITECTURES = {
         configure_kimi,
         attention=DeltaOrLatent(),
         feed_forward=Experts(shared="added", balanced=True),
+    ),
+    "bailingmoe3": Architecture(
+        RopeMode.NORMAL,
+        configure_ling,
+        attention=BoundedDelta(narrow=False),
+        feed_forward=LimitedHalves(shared="added", renormalise=False, balanced=True),
     ),
 }

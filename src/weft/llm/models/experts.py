@@ -10,6 +10,7 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.config_keys import Keys
 from weft.llm.models.common import adapted, linear
 from weft.llm.models.parts import Gated, Mlp, Part, linear_rows
 from weft.llm.models.step import Step
@@ -207,3 +208,36 @@ def require_experts(c: ModelConfig) -> MoeConfig:
     if c.moe is None:
         raise FormatError(f"metadata key {c.arch}.expert_count is missing; convert the model again")
     return c.moe
+
+
+def halves_limits(c: ModelConfig, keys: Keys) -> tuple[tuple[float, ...], ...]:
+    """For each layer, the limits of the halves of the experts' gated product and of the shared
+    experts'; 0: there is none."""
+    each = (keys.numbers(f"swiglu_clamp_{name}", c.n_layer, 0.0) for name in ("exp", "shexp"))
+    return tuple(zip(*each, strict=True))
+
+
+def limited(limit: float) -> Callable[..., Tensor]:
+    """The activation of gate and up in a layer; with a limit of 0 there is none."""
+
+    def act(gate: Tensor, up: Tensor | None = None) -> Tensor:
+        if up is None:  # one matrix, one after another
+            n, size = gate.ne[0], gate.dtype.bytes
+            assert isinstance(n, int)
+            gate, up = (
+                G.cont(G.view_3d(gate, n // 2, *gate.ne[1:3], *gate.nb[1:3], start * size))
+                for start in (0, n // 2)
+            )
+        return G.mul(G.clamp(G.silu(gate), -math.inf, limit), G.clamp(up, -limit, limit))
+
+    return act if limit > 0 else G.swiglu
+
+
+class LimitedHalves(Experts):
+    """Experts and dense layers with the limits of their layer."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        routed, always = (limited(limit) for limit in step.config.activation[il])
+        same = Experts(Gated(always), self.shared, self.softmax_first, self.renormalise,
+                       self.balanced, act=routed, shared_act=always)  # fmt: skip
+        return same(step, w, il, x)

@@ -34,6 +34,9 @@ _OWN = {"token_embd.weight": "embed_tokens.weight", "output.weight": "shared_hea
         "output_norm.weight": "shared_head_norm.weight"}  # fmt: skip
 """Tensors of the model, and the layer's own tensors that replace them."""
 
+_LING_NORM = "layer_output_norm.weight"
+"""The name of the layer's last norm in files of Ling."""
+
 
 @dataclass(frozen=True)
 class NextLayer(Architecture):
@@ -50,6 +53,7 @@ class NextLayer(Architecture):
         for name in ("enorm", "hnorm"):
             yield need(f"{b}.{name}.weight", c.n_embd)
         yield maybe(f"{b}.shared_head_norm.weight", c.n_embd)
+        yield maybe(f"blk.{il}.{_LING_NORM}", c.n_embd)
         for name in ("embed_tokens", "shared_head_head"):
             yield maybe(f"{b}.{name}.weight", c.n_embd, c.n_vocab)
 
@@ -127,4 +131,6 @@ def next_weights(
     for name, own in _OWN.items():
         if f"blk.0.nextn.{own}" in leaves:
             leaves[name] = leaves.pop(f"blk.0.nextn.{own}")
+    if f"blk.0.{_LING_NORM}" in leaves:
+        leaves["output_norm.weight"] = leaves.pop(f"blk.0.{_LING_NORM}")
     return Weights(leaves)

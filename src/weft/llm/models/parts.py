@@ -140,13 +140,7 @@ class Attention:
         if self.gate is None:
             return y
         gate = self.gate(linear(w, "attn_gate", x))
-        if not step.config.gated_heads:
-            return G.mul(y, gate)
-        n_head, n_tokens = step.config.n_head(il), y.ne[1]
-        d = step.config.d_v(il)
-        heads = G.reshape(y, d, n_head, n_tokens)
-        heads = G.mul(heads, G.reshape(gate, 1, n_head, n_tokens))
-        return G.reshape(heads, d * n_head, n_tokens)
+        return gate_heads(y, gate) if step.config.gated_heads else G.mul(y, gate)
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values before the rotation."""
@@ -164,6 +158,15 @@ class Attention:
     def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
         """The output projection of the heads' results y [dv * n_head, n_tokens]."""
         return linear(w, "attn_output", y)
+
+
+def gate_heads(y: Tensor, gate: Tensor) -> Tensor:
+    """The heads' results y [d * n_head, n_tokens], each times its number in gate [n_head,
+    n_tokens]."""
+    (width, n_tokens), n_head = y.ne[:2], gate.ne[0]
+    assert isinstance(width, int) and isinstance(n_head, int)
+    heads = G.reshape(y, width // n_head, n_head, n_tokens)
+    return G.reshape(G.mul(heads, G.reshape(gate, 1, n_head, n_tokens)), width, n_tokens)
 
 
 class ClampedAttention(Attention):

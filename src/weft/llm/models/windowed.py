@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +13,7 @@ from weft.llm.config import ModelConfig, RopeConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear
-from weft.llm.models.experts import Experts, require_experts
+from weft.llm.models.experts import Experts, LimitedHalves, halves_limits, require_experts
 from weft.llm.models.parts import (
     EACH_HEAD,
     WHOLE,
@@ -178,41 +177,14 @@ def configure_step(c: ModelConfig, keys: Keys) -> ModelConfig:
         raise keys.bad("rope.dimension_count", c.rope.n_dims, "a multiple of 4")
     half = replace(c.rope, n_dims=c.rope.n_dims // 2)
     local = replace(keys.local_rope(c), factored=False)
-    limits = (keys.numbers(f"swiglu_clamp_{name}", c.n_layer, 0.0) for name in ("exp", "shexp"))
     stated = f"{c.arch}.expert_gating_func" in keys.file.metadata
     return replace(
         c,
         gated_heads=True,
         ropes=tuple(local if c.is_windowed(il) else half for il in range(c.n_layer)),
-        activation=tuple(zip(*limits, strict=True)),
+        activation=halves_limits(c, keys),
         moe=replace(moe, sigmoid=moe.sigmoid or not stated),
     )
-
-
-def limited(limit: float) -> Callable[..., Tensor]:
-    """The activation of gate and up in a layer; with a limit of 0 there is none."""
-
-    def act(gate: Tensor, up: Tensor | None = None) -> Tensor:
-        if up is None:  # one matrix, one after another
-            n, size = gate.ne[0], gate.dtype.bytes
-            assert isinstance(n, int)
-            gate, up = (
-                G.cont(G.view_3d(gate, n // 2, *gate.ne[1:3], *gate.nb[1:3], start * size))
-                for start in (0, n // 2)
-            )
-        return G.mul(G.clamp(G.silu(gate), -math.inf, limit), G.clamp(up, -limit, limit))
-
-    return act if limit > 0 else G.swiglu
-
-
-class LimitedHalves(Experts):
-    """Experts and dense layers with the limits of their layer."""
-
-    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        routed, always = (limited(limit) for limit in step.config.activation[il])
-        same = Experts(Gated(always), self.shared, self.softmax_first, self.renormalise,
-                       self.balanced, act=routed, shared_act=always)  # fmt: skip
-        return same(step, w, il, x)
 
 
 # EXAONE 4.0 (arXiv 2507.11407): norms behind attention and feed-forward layer instead of in front

@@ -12,7 +12,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import split_latent
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
 from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
-from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values
 
@@ -163,6 +163,17 @@ def _kimi_keys(c: Config) -> Pairs:
     yield "vocab_size", c.count("vocab_size")
     yield "ssm.conv_kernel", _delta(c, "short_conv_kernel_size", "linear_conv_kernel_dim")
     yield "kda.head_dim", _delta(c, "head_dim", "linear_head_dim")
+    yield from _latent_sizes(c)
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "expert_shared_count", c["num_shared_experts"]
+    yield "leading_dense_block_count", _n_dense(c)
+    yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    if not c.get("moe_renormalize", True):
+        yield "expert_weights_norm", False
+
+
+def _latent_sizes(c: Config) -> Pairs:
+    """Sizes of latent attention."""
     if c.get("q_lora_rank") is not None:
         yield "attention.q_lora_rank", c["q_lora_rank"]
     rank, rotated = c["kv_lora_rank"], c["qk_rope_head_dim"]
@@ -171,12 +182,6 @@ def _kimi_keys(c: Config) -> Pairs:
     yield "attention.key_length", rank + rotated
     yield "attention.key_length_mla", c["qk_nope_head_dim"] + rotated
     yield "attention.value_length_mla", c["v_head_dim"]
-    yield "expert_feed_forward_length", c["moe_intermediate_size"]
-    yield "expert_shared_count", c["num_shared_experts"]
-    yield "leading_dense_block_count", _n_dense(c)
-    yield "expert_weights_scale", float(c["routed_scaling_factor"])
-    if not c.get("moe_renormalize", True):
-        yield "expert_weights_norm", False
 
 
 def _kimi_change(c: Config, name: str, values: Values) -> Named:
@@ -188,6 +193,84 @@ def _kimi_change(c: Config, name: str, values: Values) -> Named:
         yield from split_latent(c, name, values)
     else:
         yield name, values
+
+
+# Ling 3.0: the same with a bound of decays, gates, and rotation. The folders that transformers
+# saves have other names for some sizes.
+
+
+def _ling_attends(c: Config) -> list[bool]:
+    kinds, size = c.get("layer_types"), c.get("layer_group_size", 6)
+    if kinds:
+        attends = [kind == "full_attention" for kind in kinds]
+    else:  # layers behind the last whole group attend, too
+        whole = c.n_layer // size * size
+        attends = [(il + 1) % size == 0 or il >= whole for il in range(c.n_layer)]
+    return attends + [True] * n_draft(c)
+
+
+def _ling_common(c: Config) -> Pairs:
+    for key, value in drafting(c):
+        if key == "attention.head_count_kv":
+            value = [int(it) for it in _ling_attends(c)]
+        yield key, value
+
+
+def _ling_keys(c: Config) -> Pairs:
+    for key, value, known in (
+        ("no_kda_lora", True, "matrices of delta nets in one piece"),
+        ("kda_safe_gate", True, "decays with a lower bound"),
+        ("gated_attention_proj_granularity_type", "head_wise", "gates of heads"),
+    ):
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]!r}; weft knows {known} here ({value!r})")
+    yield "vocab_size", c.count("vocab_size")
+    yield "ssm.conv_kernel", c["short_conv_kernel_size"]
+    yield "kda.head_dim", c.first("linear_head_dim", "head_dim")
+    yield "kda.safe_gate", True
+    yield "kda.gate_lower_bound", float(c["kda_lower_bound"])
+    yield from _latent_sizes(c)
+    width, n_shared = c["moe_intermediate_size"], c.first("num_shared_experts", "n_shared_experts")
+    n_shared = 1 if n_shared is None else n_shared
+    yield "expert_gating_func", 2
+    yield "expert_feed_forward_length", width
+    yield (
+        "expert_shared_feed_forward_length",
+        c.get("moe_shared_expert_intermediate_size", width * n_shared),
+    )
+    yield "expert_shared_count", n_shared
+    yield "leading_dense_block_count", c["first_k_dense_replace"]
+    yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    yield "expert_weights_norm", bool(c.first("norm_topk_prob", "moe_renormalize"))
+    yield "expert_group_count", c.first("n_group", "num_expert_group") or 1
+    yield "expert_group_used_count", c.get("topk_group") or 1
+    for key, name in (
+        ("exp", "expert_swiglu_limit_list"),
+        ("shexp", "share_expert_swiglu_limit_list"),
+    ):
+        limits = c.get(name)
+        if limits is not None:
+            n = c.n_layer + n_draft(c)
+            numbers = [float(limit or 0.0) for limit in limits[:n]]
+            yield f"swiglu_clamp_{key}", numbers + [0.0] * (n - len(numbers))
+    if n_draft(c):
+        yield "nextn_predict_layers", n_draft(c)
+
+
+def _ling_change(c: Config, name: str, values: Values) -> Named:
+    name = name.replace(".attention.", ".self_attn.").replace(
+        "gate.expert_bias", "gate.expert_bias.bias"
+    )
+    name = name.replace(".forget_gate.", ".")
+    if name.endswith(".A_log"):
+        n_head = math.prod(values.shape)
+        yield name, values.through(np.negative).reshaped(n_head, 1)
+    elif name.endswith("self_attn.g_proj.weight"):
+        il = int(name.split(".layers.")[1].split(".")[0])
+        part = "attn_gate" if _ling_attends(c)[il] else "ssm_g_a"
+        yield f"=blk.{il}.{part}.weight", values
+    else:
+        yield from _kimi_change(c, name, values)
 
 
 FAMILIES = {
@@ -205,5 +288,10 @@ FAMILIES = {
     "kimi-linear": Family(
         "kimi-linear", _kimi_keys, common=_kimi_common, change=_kimi_change,
         defaults={"moe_router_activation_func": "sigmoid"}, experts=("w1", "w2", "w3"),
+    ),
+    "bailingmoe3": Family(
+        "bailingmoe3", _ling_keys, common=_ling_common, change=_ling_change,
+        names={"self_attn.f_proj": "ssm_f_a"},
+        defaults={"rope_theta": 6e6, "short_conv_kernel_size": 4, "kda_lower_bound": -5.0},
     ),
 }  # fmt: skip
