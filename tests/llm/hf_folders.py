@@ -125,6 +125,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "deepseek2": ("DeepseekV2", SHAPE | LATENT | {"q_lora_rank": None, "n_group": 1}, "qwen2"),
     "deepseek3": ("DeepseekV3", SHAPE | LATENT | {"q_lora_rank": 24, "n_group": 2}, "qwen2"),
     "deepseek32": ("DeepseekV32", SHAPE | LATENT | INDEXER | {"n_group": 2}, "qwen2"),
+    "deepseek4": ("DeepseekV4", SHAPE | {
+        "num_key_value_heads": 1, "head_dim": 16, "partial_rotary_factor": 0.5, "q_lora_rank": 24,
+        "moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "num_hidden_layers": 3, "o_groups": 2, "o_lora_rank": 12, "index_n_heads": 16,
+        "index_head_dim": 8, "index_topk": 2, "sliding_window": 6, "num_hash_layers": 1,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        "layer_types": ["sliding_attention", "compressed_sparse_attention",
+                        "heavily_compressed_attention"],
+        "rope_parameters": YARN}, "qwen2"),
     "glm dsa": ("GlmMoeDsa", SHAPE | LATENT | INDEXER | {
         "n_group": 1, "mlp_layer_types": ["dense", "sparse"]}, "qwen2"),
     "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
@@ -322,6 +331,10 @@ def made_model(kind: str, suffix: str, options: dict[str, Any]) -> Any:
             scale = 1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
             is_norm = p.dim() == 1 and "bias" not in parameter and kind not in _SHIFTED
             p.copy_(torch.randn_like(p) * scale + is_norm)
+        for buffer, table in model.named_buffers():
+            if buffer.endswith("tid2eid"):  # different experts of each token
+                scores = torch.rand(len(table), config.n_routed_experts)
+                table.copy_(scores.argsort(dim=1)[:, : table.shape[1]])
     return model
 
 

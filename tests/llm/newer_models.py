@@ -11,6 +11,36 @@ __all__ = ["NEWER"]
 
 NEWER: dict[str, tuple[str, dict[str, object]]] = {
     "arctic": ("arctic", EXPERTS),
+    "deepseek4": (
+        "deepseek4",
+        EXPERTS
+        | WINDOW
+        | {
+            "block_count": 3,
+            "attention.head_count": 4,
+            "attention.head_count_kv": 1,
+            "attention.key_length": 8,
+            "attention.value_length": 8,
+            "attention.q_lora_rank": 6,
+            "attention.output_group_count": 2,
+            "attention.output_lora_rank": 5,
+            "attention.compress_ratios": np.array([0, 4, 8], np.int32),
+            "attention.compress_rope_freq_base": 50.0,
+            "attention.indexer.head_count": 32,
+            "attention.indexer.key_length": 6,
+            "attention.indexer.top_k": 2,
+            "expert_gating_func": 4,
+            "expert_shared_count": 1,
+            "expert_weights_norm": True,
+            "expert_weights_scale": 1.5,
+            "hash_layer_count": 1,
+            "hyper_connection.count": 4,
+            "hyper_connection.sinkhorn_iterations": 5,
+            "hyper_connection.epsilon": 1e-6,
+            "rope.dimension_count": 4,
+            "swiglu_clamp_exp": np.array([0.5, 0.5, 0.5], np.float32),
+        },
+    ),
     "jais": ("jais", {"attention.max_alibi_bias": 8.0}),
     "nanbeige": ("nanbeige", {"num_loops": 3}),
     "maple": (

@@ -8,7 +8,7 @@ from weft.llm.cache.prefix_files import Layout, PrefixFiles
 
 
 def test_files_of_others_make_no_room(tmp_path: Path) -> None:
-    layout = Layout("0123456789abcdef" * 4, (4,), window=0, window_row=0, state=0)
+    layout = Layout("0123456789abcdef" * 4, ((4, 1),), window=0, window_row=0, state=0)
     files = PrefixFiles(tmp_path, 100, layout)
     theirs = ["mine.weftprefix", "0123456789abcdef-notes.weftprefix", "x.txt"]
     for name in theirs:

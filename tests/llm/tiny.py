@@ -94,13 +94,14 @@ def weights(meta: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32
 def write_model(
     path: Path,
     meta: dict[str, Any] | None = None,
-    tensors: dict[str, NDArray[np.float32]] | None = None,
+    tensors: dict[str, NDArray[Any]] | None = None,
 ) -> Path:
-    """Writes a GGUF file; returns its path."""
+    """Writes a GGUF file with tensors of float32 or int32; returns its path."""
     meta = metadata() if meta is None else meta
     tensors = weights(meta) if tensors is None else tensors
+    types = {name: "i32" if a.dtype == np.int32 else "f32" for name, a in tensors.items()}
     write_gguf(
-        path, meta, [(name, "f32", a.shape[::-1], a.tobytes()) for name, a in tensors.items()]
+        path, meta, [(name, types[name], a.shape[::-1], a.tobytes()) for name, a in tensors.items()]
     )
     return path
 

@@ -105,6 +105,10 @@ class MoeConfig:
     """Factor of these weights."""
     sigmoid: bool = False
     """True applies a sigmoid to router scores, False a softmax."""
+    root: bool = False
+    """True takes the square root of softplus of router scores instead."""
+    n_hashed: int = 0
+    """First layers, whose experts a table gives for each token."""
     n_group: int = 1
     """Number of groups of experts, of equal size."""
     n_group_used: int = 1
@@ -164,6 +168,39 @@ class IndexerConfig:
     """True if halves of the first dimensions of a head rotate, False: adjacent pairs."""
     layers: tuple[bool, ...]
     """For each layer, whether it chooses; the others take the choice of the layer before."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionConfig:
+    """Keys that stand for whole blocks of positions, beside the keys of a sliding window
+    (DeepSeek-V4)."""
+
+    ratios: tuple[int, ...]
+    """For each layer, the number of positions in a block; 0: the layer has no such keys."""
+    spans: tuple[int, ...]
+    """For each layer, the number of positions from which a key is computed, its block's own being
+    the last of them. Where it is more than the ratio, the block before is there too."""
+    widths: tuple[int, ...]
+    """For each layer, how many numbers of each token are kept until its blocks are whole."""
+    indexed: tuple[bool, ...]
+    """For each layer, whether an indexer chooses blocks."""
+
+    @property
+    def tables(self) -> dict[int, int]:
+        """The spans of all ratios."""
+        return {r: n for r, n in zip(self.ratios, self.spans, strict=True) if r}
+
+
+@dataclass(frozen=True, slots=True)
+class HyperConfig:
+    """Several residual streams, which layers collapse into one and mix anew (hyper-connections,
+    arXiv 2409.19606)."""
+
+    count: int
+    """Number of streams."""
+    n_iter: int
+    """Iterations that make the mixing matrix doubly stochastic."""
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +291,14 @@ class ModelConfig:
     moe: MoeConfig | None = None
     mla: MlaConfig | None = None
     indexer: IndexerConfig | None = None
+    compression: CompressionConfig | None = None
+    hyper: HyperConfig | None = None
+    q_rank: int = 0
+    """Width of the vector from which queries are projected, where no `mla` says it; 0: they are
+    projected from the layer's input."""
+    output_groups: tuple[int, int] = (0, 0)
+    """Groups of heads whose results are projected apart at first, and the width of each
+    projection; 0: the output projection has one matrix."""
     recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""
@@ -423,3 +468,10 @@ class ModelConfig:
     def window(self) -> int:
         """The sliding window in positions; 0 if no layer has one."""
         return self.sliding_window if any(self.windowed) else 0
+
+    @property
+    def window_kept(self) -> int:
+        """The number of last positions whose rows layers with a window keep: those that attention
+        sees, and those from which the next compressed keys are computed."""
+        spans = self.compression.spans if self.compression and self.window else ()
+        return max(self.window, *spans, 0)

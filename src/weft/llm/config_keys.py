@@ -137,6 +137,7 @@ class Keys:
             renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
             scale=self.number("expert_weights_scale", 0.0) or 1.0,
             sigmoid=self._is_sigmoid(),
+            root=self.count("expert_gating_func", 0, least=0) == 4,
             n_group=n_group,
             n_group_used=n_group_used,
             dense=tuple(il for il in layers if il not in routed),

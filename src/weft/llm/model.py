@@ -30,7 +30,7 @@ from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.names import name_tensors
 from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
-from weft.llm.models.step import Step, Together
+from weft.llm.models.step import Blocks, Step, Together
 from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.weights import Weights, load_weights
 
@@ -201,6 +201,8 @@ class Model:
             mask                  f16 [n_tokens, n_kv]
             window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
             window_cells          i64 [n_tokens], if these have cells of their own
+            block_cells_R, block_sources_R, block_bias_R, block_positions_R, block_places_R and
+            block_mask_R          as `Blocks` says, for compressed keys of R positions each
             types                 i32 [n_tokens], if the model has several types of tokens
             buckets               i32 [n_tokens, n_kv], if scores have biases by distance
             cross_mask            f16 [n_tokens, n_kv], if there is an encoder, for the cells with
@@ -237,6 +239,9 @@ class Model:
                 n_seen = G.Sym("n_kv_window", 1, cache.window.size)
                 window_cells = G.input("window_cells", (n_tokens,), "i64")
             window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
+        blocks = {
+            ratio: Blocks.inputs(cells, n_tokens, n_ubatch) for ratio, cells in cache.blocks.items()
+        }
         typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
         planes = rows_in and bool(self.config.rope_sections)
         embd, encodes = None, rows_in and self.config.n_encoder > 0
@@ -254,6 +259,7 @@ class Model:
             mask=G.input("mask", (n_tokens, n_kv), "f16"),
             window_mask=window_mask,
             window_cells=window_cells,
+            blocks=blocks,
             out_ids=G.input("out_ids", (n_out,), "i32"),
             rope_mode=self.architecture.image_rope if planes else self.architecture.rope_mode,
             flash=flash,

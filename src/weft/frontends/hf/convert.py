@@ -120,6 +120,7 @@ class _Rows:
 
 def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[str, object]:
     packed = [values.kind for _, values in folder.tensors if values.packed is not None]
+    packed = [one for one in packed if one in FILE_TYPES]  # tables of numbers have no part in it
     if packed and kind in ("f32", "f16", "bf16"):
         kind = max(sorted(set(packed)), key=packed.count)
     with understood(folder.path):

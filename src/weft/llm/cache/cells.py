@@ -408,7 +408,7 @@ def _table(shape: tuple[int, ...], dtype: type[np.generic], value: int = 0) -> N
 def window_size(config: ModelConfig, n_ctx: int, n_seq_max: int, n_ubatch: int) -> int:
     """The number of cells that sliding-window layers need; 0 if the model has no such layers or
     they need as many cells as the others, as for texts that are computed at once."""
-    cells = config.window * n_seq_max + n_ubatch
+    cells = config.window_kept * n_seq_max + n_ubatch
     return cells if config.window and config.causal and cells < n_ctx else 0
 
 
@@ -448,3 +448,49 @@ class WindowCells(Cells):
         low = position - self.window
         here, there = (c.members[seq] & (c.pos > low) for c in (self, full))
         return bool(here.sum() == there.sum())
+
+
+class BlockCells(Cells):
+    """The cells of keys that stand for whole blocks of `ratio` positions: each has the position of
+    the last token of its block. What is computed for no block goes to the row behind them."""
+
+    def __init__(self, n_ctx: int, n_seq_max: int, ratio: int, span: int) -> None:
+        """A key is computed from `span` positions, which end with its block."""
+        super().__init__(block_cells(n_ctx, n_seq_max, ratio), n_seq_max)
+        self.ratio = ratio
+        self.span = span
+
+    @property
+    def n_read(self) -> int:
+        return max(super().n_read, 1)
+
+    def ends(self, positions: NDArray[np.int32]) -> NDArray[np.intp]:
+        """The numbers of the tokens that end a block."""
+        return np.flatnonzero((positions + 1) % self.ratio == 0)
+
+    def n_computed(self, positions: NDArray[np.int32]) -> int:
+        """The number of keys that are computed for tokens: at least one, which may be of no
+        block."""
+        return len(self.ends(positions)) or 1
+
+    def sources(self, table: Cells, seq: int, position: int) -> NDArray[np.int32]:
+        """The cells of `table`, which has a cell for each token, from which the key of the block
+        that ends at `position` of sequence `seq` is computed [span]; -1 before the beginning.
+
+        Raises ContextError if the sequence lacks a token of them."""
+        low = position + 1 - self.span
+        own = np.flatnonzero(table.members[seq] & (table.pos >= low) & (table.pos <= position))
+        cells = np.full(self.span, -1, np.int32)
+        cells[table.pos[own] - low] = own
+        if (cells[max(-low, 0) :] < 0).any():
+            raise ContextError(
+                f"position {position} of sequence {seq} ends a block of {self.ratio} tokens, some "
+                "of which the sequence lacks; remove the sequence and decode it anew"
+            )
+        return cells
+
+
+def block_cells(n_ctx: int, n_seq_max: int, ratio: int) -> int:
+    """The number of cells for the blocks of `n_ctx` tokens: where sequences part, each has a block
+    that begins with tokens of both."""
+    return n_ctx // ratio + 2 * n_seq_max

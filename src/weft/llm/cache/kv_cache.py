@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.memory import BufferType
-from weft.dtype import DType, find_dtype
+from weft.dtype import DTYPES, DType, find_dtype
 from weft.errors import ContextError, GraphError
 from weft.flags import FLAGS
 from weft.graph.tensor import Buffer, Tensor
-from weft.llm.cache.cells import Cells, WindowCells
+from weft.llm.cache.cells import BlockCells, Cells, WindowCells, block_cells
 from weft.llm.cache.memory import PlannedMemory, allocate
 from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
@@ -103,8 +103,11 @@ class KVCache(Cells):
         self.rotated = self.types.rotated
         """True if heads are rotated before they are stored in a quantized type."""
 
-        def leaf(name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
+        def leaf(
+            name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None, n_rows: int = 0
+        ) -> Tensor:
             n = window_size if window_size and config.is_windowed(il) else size
+            n = n_rows or n
             memory = PlannedMemory(dtype.row_bytes(n_embd) * n)
             name = f"{name}_{il}"
             return Tensor(dtype, (n_embd, n, 1, 1), name=name, buffer=Buffer("any", where, memory))
@@ -116,22 +119,50 @@ class KVCache(Cells):
         """The keys: per layer, a leaf of sizes [n_embd_k, size] with one row per cell."""
         self.v = [leaf("cache_v", il, v, config.n_embd_v(il), t) for il, t in layers]
         """The values: per layer, a leaf of sizes [n_embd_v, size] with one row per cell."""
+        self.pending: dict[int, Tensor] = {}
+        """Per layer with compressed keys, a leaf f32 [width, size] with what they are computed
+        from: one row per token, in the same cells as the layer's keys."""
+        self.compressed: dict[int, Tensor] = {}
+        """Per such layer, [n_embd_k, n_blocks + 1]: the compressed keys, one row per cell of
+        `blocks` and one that no token sees."""
+        self.index: dict[int, Tensor] = {}
+        """Per layer with an indexer of such keys, [d, n_blocks + 1]: the indexer's keys."""
+        compression = config.compression
+        for il, where in layers if compression is not None else ():
+            assert compression is not None
+            if not compression.ratios[il]:
+                continue
+            n = block_cells(size, n_seq_max, compression.ratios[il]) + 1
+            width = compression.widths[il]
+            self.pending[il] = leaf("cache_pending", il, DTYPES["f32"], width, where)
+            self.compressed[il] = leaf("cache_blocks", il, k, config.n_embd_k(il), where, n)
+            if compression.indexed[il] and config.indexer is not None:
+                d = config.indexer.head_dim
+                of_index = _cache_type("type_k", type_k, d)
+                self.index[il] = leaf("cache_index", il, of_index, d, where, n)
         self.states: StateTable | None = None
         """The states of recurrent layers; None: the model has none."""
         if config.recurrent is not None:
             self.states = StateTable(config, n_seq_max, types)
+        self._config = config
+        self.window: WindowCells | None = None
+        """The cells of layers with a sliding window; None: they use the cells of this table."""
+        self.blocks: dict[int, BlockCells] = {}
+        """The cells of compressed keys, by the number of positions in a block."""
+        if compression is not None:
+            self.blocks = {
+                ratio: BlockCells(size, n_seq_max, ratio, span)
+                for ratio, span in compression.tables.items()
+            }
         if allocate:
             self.allocate()
         # the table comes last, so that an OutOfMemoryError names a leaf and its bytes
         super().__init__(size, n_seq_max)
-        self.window: WindowCells | None = None
-        """The cells of layers with a sliding window; None: they use the cells of this table."""
         if window_size:
-            self.window = WindowCells(window_size, n_seq_max, config.window)
+            self.window = WindowCells(window_size, n_seq_max, config.window_kept)
         self.scales: dict[str, NDArray[np.float32]] = {}
         """The scales of adapters and control vectors by sequence, f32 [n_seq_max, n_rows], by the
         graph's input for them."""
-        self._config = config
 
     def scale_key(self, seq: int) -> bytes:
         """The scales of a sequence, to tell it from those with which it may not share cells."""
@@ -143,7 +174,7 @@ class KVCache(Cells):
 
     def allocate(self) -> None:
         """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""
-        for t in (*self.k, *self.v):
+        for t, _ in self.row_leaves():
             if t.buffer is not None and isinstance(t.buffer.data, PlannedMemory):
                 t.buffer.data = allocate(t.buffer.type, t.buffer.data.nbytes, t.name, "n_ctx")
         if self.states is not None:
@@ -151,7 +182,8 @@ class KVCache(Cells):
 
     def leaves(self, il: int) -> list[Tensor]:
         """All leaves of layer `il`: keys, values and recurrent states."""
-        leaves = [self.k[il], self.v[il]]
+        more = (t[il] for t in (self.pending, self.compressed, self.index) if il in t)
+        leaves = [self.k[il], self.v[il], *more]
         if self.states is not None:
             leaves += [t[il] for t in (self.states.conv, self.states.state) if il in t]
         return leaves
@@ -160,7 +192,26 @@ class KVCache(Cells):
     def nbytes(self) -> int:
         """Bytes of all keys, values and recurrent states."""
         states = self.states.tensors if self.states else []
-        return sum(t.max_bytes for t in (*self.k, *self.v, *states))
+        rows = [t for t, _ in self.row_leaves()]
+        return sum(t.max_bytes for t in (*rows, *states))
+
+    @property
+    def _others(self) -> list[Cells]:
+        return tables_of(self)[1:]
+
+    def row_leaves(self) -> list[tuple[Tensor, int]]:
+        """Each leaf with rows of cells, with the number of its table in `tables_of`."""
+        leaves = []
+        first = 2 if self.window is not None else 1
+        number = {ratio: first + i for i, ratio in enumerate(self.blocks)}
+        for il, pair in enumerate(zip(self.k, self.v, strict=True)):
+            small = int(self.is_small(il))
+            leaves += [(t, small) for t in pair]
+            if il in self.pending and self._config.compression is not None:
+                leaves.append((self.pending[il], small))
+                of = number[self._config.compression.ratios[il]]
+                leaves += [(t[il], of) for t in (self.compressed, self.index) if il in t]
+        return leaves
 
     def release(self, cells: NDArray[np.int64]) -> None:
         super().release(cells)
@@ -179,12 +230,7 @@ class KVCache(Cells):
     def _move_rows(
         self, small: bool, source: NDArray[np.int64], target: NDArray[np.int64], move: _Moves
     ) -> None:
-        leaves = [
-            t
-            for il, pair in enumerate(zip(self.k, self.v, strict=True))
-            for t in pair
-            if t.max_bytes and self.is_small(il) == small
-        ]
+        leaves = [t for t, table in self.row_leaves() if t.max_bytes and table == int(small)]
 
         def work() -> None:
             try:
@@ -199,20 +245,24 @@ class KVCache(Cells):
 
     def clear(self) -> None:
         super().clear()
-        if self.window is not None:
-            self.window.clear()
+        for table in self._others:
+            table.clear()
         self._forget()
 
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> None:
-        """See `Cells`. Raises ContextError for a part of a sequence with recurrent states."""
-        if self.states is not None:
+        """See `Cells`. Raises ContextError for a part of a sequence with recurrent states, and for
+        a part of one with compressed keys that has tokens behind it."""
+        if self.states is not None or self.blocks:
             hit = self._in_range(p0, p1)
             rows = self.members if seq < 0 else self.members[self._seq(seq)][None]
-            if ((rows & hit).any(axis=1) & (rows & ~hit).any(axis=1)).any():
-                raise refuse_part("seq_rm")
+            kept = ~hit  # what must not stay if a part goes
+            if self.states is None:
+                kept &= self.pos >= max(p0, 0)
+            if ((rows & hit).any(axis=1) & (rows & kept).any(axis=1)).any():
+                raise refuse_part("seq_rm") if self.states is not None else refuse_middle("seq_rm")
         super().seq_rm(seq, p0, p1)
-        if self.window is not None:
-            self.window.seq_rm(seq, p0, p1)
+        for table in self._others:
+            table.seq_rm(seq, p0, p1)
         self._forget()
 
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
@@ -222,24 +272,33 @@ class KVCache(Cells):
             if (row & ~self._in_range(p0, p1)).any():
                 raise refuse_part("seq_cp")
             self.states.slot[self._seq(dst)] = self.states.slot[src]
+        if self.blocks and src != dst:
+            before = self.members[self._seq(src)] & (self.pos < p0)
+            if before.any() or self.members[self._seq(dst)].any():
+                raise refuse_middle("seq_cp")
         super().seq_cp(src, dst, p0, p1)
-        if self.window is not None:
-            self.window.seq_cp(src, dst, p0, p1)
+        for table in self._others:
+            table.seq_cp(src, dst, p0, p1)
 
     def seq_keep(self, seq: int) -> None:
         super().seq_keep(seq)
-        if self.window is not None:
-            self.window.seq_keep(seq)
+        for table in self._others:
+            table.seq_keep(seq)
         self._forget()
 
     def shifted(self) -> None:
         super().shifted()
-        if self.window is not None:
-            self.window.shifted()
+        for table in self._others:
+            table.shifted()
 
     def _move(
         self, seq: int, p0: int, p1: int, new: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     ) -> None:
+        if self.blocks:
+            raise ContextError(
+                "positions of tokens in compressed keys cannot move: a key stands for a whole "
+                "block of them; remove the sequence and decode it anew"
+            )
         super()._move(seq, p0, p1, new)
         if self.window is not None:
             self.window._move(seq, p0, p1, new)
@@ -255,8 +314,8 @@ class KVCache(Cells):
         """See `Cells`. With recurrent states, `slot` is the slot that the sequence had before the
         decode of the tokens that are taken back, and nothing must have been decoded since."""
         n = super().take_back(seq, start)
-        if self.window is not None:
-            self.window.take_back(seq, start)
+        for table in self._others:
+            table.take_back(seq, start)
         if self.states is not None and slot is not None:
             self.states.slot[seq] = slot
         return n
@@ -265,6 +324,22 @@ class KVCache(Cells):
         """Resets the recurrent states of sequences without cells."""
         if self.states is not None:
             self.states.slot[~self.members.any(axis=1)] = 0
+
+
+def tables_of(cache: KVCache) -> list[Cells]:
+    """All tables of cells: the cache itself, the table of sliding-window layers if there is one,
+    and the tables of compressed keys."""
+    window = [] if cache.window is None else [cache.window]
+    return [cache, *window, *cache.blocks.values()]
+
+
+def refuse_middle(what: str) -> ContextError:
+    """The error for a call on a part of a sequence that would part blocks of compressed keys."""
+    return ContextError(
+        f"{what} of the middle of a sequence with compressed keys, each of which stands for a "
+        "whole block of tokens; name the whole sequence, its end (seq_rm) or its beginning (seq_cp "
+        "to an empty one)"
+    )
 
 
 def cache_bytes(
@@ -282,6 +357,13 @@ def cache_bytes(
     for il in range(config.n_layer):
         n = window_size if window_size and config.is_windowed(il) else size
         rows += n * (k.row_bytes(config.n_embd_k(il)) + v.row_bytes(config.n_embd_v(il)))
+        compression = config.compression
+        if compression is not None and compression.ratios[il]:
+            rows += n * 4 * compression.widths[il]
+            n_blocks = block_cells(size, n_seq_max, compression.ratios[il]) + 1
+            rows += n_blocks * k.row_bytes(config.n_embd_k(il))
+            if compression.indexed[il] and config.indexer is not None:
+                rows += n_blocks * k.row_bytes(config.indexer.head_dim)
     return rows + (2 * n_seq_max + 1) * state_bytes(config)
 
 

@@ -61,8 +61,8 @@ class Layout:
 
     maker: str
     """Hash of the model and of all that decides the bits of a result."""
-    row_bytes: Sequence[int]
-    """Bytes of a token's row, for each leaf."""
+    row_sizes: Sequence[tuple[int, int]]
+    """For each leaf, the bytes of a row and the number of tokens that it stands for."""
     window: int
     """Maximum number of rows of sliding-window layers in a checkpoint."""
     window_row: int
@@ -143,9 +143,10 @@ class PrefixFiles:
         tokens = np.frombuffer(data, "<i4", n, at).astype(np.int32)
         at += tokens.nbytes
         rows = []
-        for size in self._layout.row_bytes:
-            rows.append(np.frombuffer(data, np.uint8, n * size, at).reshape(n, size).copy())
-            at += n * size
+        for size, per in self._layout.row_sizes:
+            of_leaf = np.frombuffer(data, np.uint8, n // per * size, at)
+            rows.append(of_leaf.reshape(n // per, size).copy())
+            at += n // per * size
         checkpoints = []
         for length in header["checkpoints"]:
             size = self._layout.checkpoint(length)
@@ -279,7 +280,8 @@ class PrefixFiles:
             raise FormatError("its header does not say what it has")
         if not all(isinstance(at, int) and 1 <= at <= n for at in lengths):
             raise FormatError("its header has checkpoints that cannot be")
-        total = start + length + n * (4 + sum(self._layout.row_bytes)) + _DIGEST
+        rows = sum(n // per * nbytes for nbytes, per in self._layout.row_sizes)
+        total = start + length + 4 * n + rows + _DIGEST
         total += sum(self._layout.checkpoint(at) for at in lengths)
         if total != size:
             raise FormatError(f"it has {size} bytes, and its header says {total}")

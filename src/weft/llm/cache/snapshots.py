@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.graph.tensor import Tensor
-from weft.llm.cache.cells import Cells, Kept
-from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
+from weft.llm.cache.cells import BlockCells, Cells, Kept
+from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, tables_of, write_rows
 from weft.llm.cache.state import row_tensors, take_cells
 from weft.records import dataclass
 
@@ -48,7 +48,8 @@ class KeptText:
     """Identifies the adapters and control vectors that the text was computed with."""
     tokens: Tokens
     rows: tuple[NDArray[np.uint8], ...]
-    """For each leaf of keys or values that has a row for every token, [n, bytes]."""
+    """For each leaf of keys or values that has a row for every token, or for every whole block of
+    tokens, [n, bytes]."""
 
     @property
     def nbytes(self) -> int:
@@ -61,14 +62,19 @@ def needs_checkpoints(cache: KVCache) -> bool:
     return cache.states is not None or cache.window is not None
 
 
-def row_bytes(cache: KVCache) -> list[int]:
-    """Bytes of a token's row in each leaf of a `KeptText`."""
-    return [t.dtype.row_bytes(row_width(t)) for t in _leaves(cache, small=False)]
+def row_sizes(cache: KVCache) -> list[tuple[int, int]]:
+    """Bytes of a row in each leaf of a `KeptText`, and the number of tokens of each row."""
+    return [(t.dtype.row_bytes(row_width(t)), _per_row(cells)) for t, cells in _kept(cache)]
+
+
+def text_bytes(cache: KVCache, n: int) -> int:
+    """Bytes of a `KeptText` of `n` tokens."""
+    return 4 * n + sum(size * (n // per) for size, per in row_sizes(cache))
 
 
 def checkpoint_bytes(cache: KVCache, n: int) -> int:
     """Bytes of a checkpoint after `n` tokens."""
-    width = sum(t.dtype.row_bytes(row_width(t)) for t in _leaves(cache, small=True))
+    width = sum(t.dtype.row_bytes(row_width(t)) for t in _window_leaves(cache))
     return _n_window(cache, n) * width + _state_bytes(cache)
 
 
@@ -83,7 +89,7 @@ def keep_text(cache: KVCache, seq: int, key: bytes, n: int) -> KeptText:
     """Copies the first `n` tokens of a sequence, which must be among the tokens that `tokens_of`
     returns."""
     cells = cache.cells_of(seq)[:n]
-    rows = tuple(read_rows(t, cells) for t in _leaves(cache, small=False))
+    rows = tuple(read_rows(t, of.cells_of(seq)[: n // _per_row(of)]) for t, of in _kept(cache))
     return KeptText(key, cache.tokens[cells].copy(), rows)
 
 
@@ -94,9 +100,10 @@ def put_text(
     cells. `checkpoint` is that of these tokens, if the cache needs one. If it fails, the sequence
     is empty."""
     try:
-        cells = take_cells(cache, _in_order(text.tokens[:n], 0), seq)
-        for t, rows in zip(_leaves(cache, small=False), text.rows, strict=True):
-            write_rows(t, cells, rows[:n])
+        tables: list[Cells] = [cache, *cache.blocks.values()]
+        cells = {id(of): take_cells(of, _in_order(text.tokens[:n], 0, of), seq) for of in tables}
+        for (t, of), rows in zip(_kept(cache), text.rows, strict=True):
+            write_rows(t, cells[id(of)], rows[: n // _per_row(of)])
         _put_checkpoint(cache, seq, checkpoint)
     except BaseException:
         cache.seq_rm(seq)
@@ -109,8 +116,8 @@ def cut(cache: KVCache, seq: int, n: int, checkpoint: Checkpoint | None) -> None
         with cache.noting("removed", (seq,)):
             # `KVCache.seq_rm` refuses it, as states would be wrong
             Cells.seq_rm(cache, seq, n)
-            if cache.window is not None:
-                cache.window.seq_rm(seq, n)
+            for table in tables_of(cache)[1:]:
+                table.seq_rm(seq, n)
             _put_checkpoint(cache, seq, checkpoint)
     except BaseException:
         cache.seq_rm(seq)
@@ -122,7 +129,8 @@ def share(cache: KVCache, src: int, dst: int, n: int, checkpoint: Checkpoint | N
     `put_text`."""
     try:
         with cache.noting("shared", (src, dst)):
-            Cells.seq_cp(cache, src, dst, 0, n)
+            for table in (cache, *cache.blocks.values()):
+                Cells.seq_cp(table, src, dst, 0, n)
             _put_checkpoint(cache, dst, checkpoint)
     except BaseException:
         cache.seq_rm(dst)
@@ -136,7 +144,7 @@ def read_checkpoint(cache: KVCache, seq: int) -> Checkpoint:
     if cache.window is not None:
         cells = cache.window.cells_of(seq)
         cells = cells[len(cells) - _n_window(cache, n) :]
-        parts = [read_rows(t, cells).tobytes() for t in _leaves(cache, small=True)]
+        parts = [read_rows(t, cells).tobytes() for t in _window_leaves(cache)]
     if cache.states is not None:
         parts.append(cache.states.read(seq))
     return Checkpoint(n, parts[0] if len(parts) == 1 else b"".join(parts))
@@ -154,7 +162,7 @@ def _put_checkpoint(cache: KVCache, seq: int, checkpoint: Checkpoint | None) -> 
         tokens = cache.tokens[cache.cells_of(seq)][n - n_rows : n]
         cache.window.seq_rm(seq)
         cells = take_cells(cache.window, _in_order(tokens, n - n_rows), seq)
-        for t in _leaves(cache, small=True):
+        for t in _window_leaves(cache):
             size = t.dtype.row_bytes(row_width(t))
             rows = np.frombuffer(data, np.uint8, n_rows * size, at)
             write_rows(t, cells, rows.reshape(n_rows, size))
@@ -163,9 +171,22 @@ def _put_checkpoint(cache: KVCache, seq: int, checkpoint: Checkpoint | None) -> 
         cache.states.write(seq, data[at:])
 
 
-def _leaves(cache: KVCache, *, small: bool) -> Sequence[Tensor]:
-    """The leaves whose rows belong to the cells of the sliding window, or to all cells."""
-    return [t for t, is_small in row_tensors(cache) if is_small == small]
+def _kept(cache: KVCache) -> Sequence[tuple[Tensor, Cells]]:
+    """The leaves of which a `KeptText` has rows, with their cells: all leaves except the
+    window's."""
+    tables = tables_of(cache)
+    return [(t, tables[n]) for t, n in row_tensors(cache) if tables[n] is not cache.window]
+
+
+def _window_leaves(cache: KVCache) -> Sequence[Tensor]:
+    """The leaves whose rows belong to the cells of the sliding window."""
+    tables = tables_of(cache)
+    return [t for t, n in row_tensors(cache) if tables[n] is cache.window]
+
+
+def _per_row(cells: Cells) -> int:
+    """Number of tokens that a row stands for."""
+    return cells.ratio if isinstance(cells, BlockCells) else 1
 
 
 def _n_window(cache: KVCache, n: int) -> int:
@@ -179,9 +200,12 @@ def _state_bytes(cache: KVCache) -> int:
     return 0 if states is None else sum(t.max_bytes // states.n_slots for t in states.tensors)
 
 
-def _in_order(tokens: Tokens, start: int) -> Kept:
-    """A table of cells for tokens from position `start` on."""
-    n = len(tokens)
-    pos = np.arange(start, start + n, dtype=np.int32)
+def _in_order(tokens: Tokens, start: int, of: Cells | None = None) -> Kept:
+    """Rows of a table for tokens from position `start` on: one for each, or for each whole block if
+    the table `of` is of compressed keys."""
+    n, per = len(tokens), 1 if of is None else _per_row(of)
+    pos = np.arange(start + per - 1, start + n, per, dtype=np.int32)
+    n = len(pos)
     serial = np.ones(n, np.int64)
-    return Kept(np.arange(n), pos, np.ones((1, n), np.bool_), np.asarray(tokens), serial)
+    tokens = np.asarray(tokens)[per - 1 :: per]
+    return Kept(np.arange(n), pos, np.ones((1, n), np.bool_), tokens, serial)

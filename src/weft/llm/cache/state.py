@@ -8,7 +8,8 @@
     tokens     i32 [n_cells]           -1: unknown
     serials    i64 [n_cells]           number of the computing ubatch; -1: moved since
     members    u8 [n_seq, n_cells]     0 or 1
-               these four again for the cells of sliding-window layers, if they have their own
+               these four again for the cells of sliding-window layers, if they have their own, and
+               for each table of compressed keys
     mixed      u8 [n_seq]              1: assembled from parts of other sequences
     rows       for each layer, the keys of its cells, then the values
     states     for each sequence, the states of recurrent layers
@@ -30,8 +31,8 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError, ContextFull, FormatError
 from weft.graph.tensor import Tensor
-from weft.llm.cache.cells import Cells, Kept, WindowCells
-from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
+from weft.llm.cache.cells import BlockCells, Cells, Kept, WindowCells
+from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, tables_of, write_rows
 from weft.llm.cache.pages import place
 from weft.llm.cache.recurrent import state_bytes
 from weft.llm.config import ModelConfig
@@ -56,12 +57,14 @@ def save_state(
     `made_with` tells the adapters and control vectors that they were computed with from others.
 
     Keys must have been rotated to their positions. Raises ContextError for an unknown sequence."""
-    tables = [(cells, _saved_cells(cells, seq)) for cells in _tables(cache)]
+    tables = [(cells, _saved_cells(cells, seq)) for cells in tables_of(cache)]
     n_seq = cache.n_seq_max if seq is None else 1
     counts = {"n_cells": len(tables[0][1]), "n_window": 0, "n_seq": n_seq}
     if cache.window is not None:
         counts["n_window"] = len(tables[1][1])
-    text = json.dumps(_header(config, cache, made_with) | counts).encode()
+    n_blocks = [len(at) for cells, at in tables if isinstance(cells, BlockCells)]
+    blocks = {"n_blocks": n_blocks} if n_blocks else {}
+    text = json.dumps(_header(config, cache, made_with) | counts | blocks).encode()
     parts = [MAGIC, _LENGTH.pack(len(text)), text]
     for cells, at in tables:
         kept = cells.keep(at)
@@ -75,10 +78,6 @@ def save_state(
         parts += [cache.states.read(s) for s in (range(n_seq) if seq is None else [seq])]
     body = b"".join(parts)
     return body + hashlib.sha256(body).digest()
-
-
-def _tables(cache: KVCache) -> list[Cells]:
-    return [cache] if cache.window is None else [cache, cache.window]
 
 
 def _saved_cells(cells: Cells, seq: int | None) -> NDArray[np.int64]:
@@ -101,7 +100,7 @@ def load_state(
     types, and ContextError if it does not fit. The cache is unchanged then."""
     header, body = _checked(config, cache, data, made_with, whole=seq is None)
     n_seq = header["n_seq"]
-    tables = _tables(cache)
+    tables = tables_of(cache)
     saved = [body.kept(n, n_seq) for n in _counts(cache, header)]
     mixed = body.take(np.uint8, n_seq).astype(np.bool_)
     for kept in saved:
@@ -174,7 +173,7 @@ def take_cells(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
         joined[:n_loaded] = kept.members[:n_loaded]
     else:
         joined[seq] = True
-    if isinstance(cells, WindowCells):
+    if isinstance(cells, WindowCells | BlockCells):
         at = cells.find_free(n)
         cells.occupy(at, kept.pos, joined, kept.tokens)
     else:
@@ -243,6 +242,10 @@ def _checked(
                 f"{header.get(key)}, here it is {mine}"
             )
     counts = [header.get(key) for key in ("n_cells", "n_window", "n_seq")]
+    blocks = header.get("n_blocks", [])
+    counts += blocks if isinstance(blocks, list) else [None]
+    if len(counts) != 3 + len(cache.blocks):
+        raise FormatError("the saved state does not say how many cells it has; save it again")
     if not all(isinstance(n, int) and n >= 0 for n in counts):
         raise FormatError("the saved state does not say how many cells it has; save it again")
     n_seq, tables = header["n_seq"], _counts(cache, header)
@@ -274,15 +277,10 @@ def _header(
 
 def _counts(cache: KVCache, header: dict[str, Any]) -> list[int]:
     """The number of saved cells of each table."""
-    n = header["n_cells"]
-    return [n] if cache.window is None else [n, header["n_window"]]
+    window = [] if cache.window is None else [header["n_window"]]
+    return [header["n_cells"], *window, *header.get("n_blocks", [])]
 
 
 def row_tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
-    """Each leaf with keys or values, with the index of its table in `_tables`."""
-    return [
-        (t, int(cache.is_small(il)))
-        for il, pair in enumerate(zip(cache.k, cache.v, strict=True))
-        for t in pair
-        if t.ne[0]
-    ]
+    """Each leaf with rows, with the number of its table in `tables_of`."""
+    return [(t, table) for t, table in cache.row_leaves() if t.ne[0]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.bounds import CACHE_EVENT_RANGES
 from weft.llm.cache.cells import FREE, Cells, Kept, WindowCells
 from weft.llm.cache.events import COLUMNS, CacheEvent, CacheEventKind, CacheLog, CellRanges
-from weft.llm.cache.kv_cache import KVCache, row_width
+from weft.llm.cache.kv_cache import KVCache, row_width, tables_of
 from weft.llm.cache.state import row_tensors
 
 _SYMBOLS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ~"
@@ -239,9 +239,9 @@ class WatchedWindow(_Watched, WindowCells):
 
 def watch(cache: KVCache, log: CacheLog) -> None:
     """Notes all updates of a cache in `log` from now on, instead of in another one."""
-    rows, keys = [0, 0], [0, 0]
-    for t, small in row_tensors(cache):
-        rows[small] += t.dtype.row_bytes(row_width(t))
+    rows, keys = [0] * len(tables_of(cache)), [0, 0]
+    for t, table in row_tensors(cache):
+        rows[table] += t.dtype.row_bytes(row_width(t))
     for il, t in enumerate(cache.k):
         keys[cache.is_small(il)] += t.dtype.row_bytes(row_width(t)) if t.ne[0] else 0
     tables = [_Table(cache, rows[0], keys[0])]

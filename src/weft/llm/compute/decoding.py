@@ -48,6 +48,7 @@ class Decoding:
             batch.planes = known.planes(batch.tokens, batch.positions, batch.first, cache)
         self._require_share(batch)
         self._require_window(batch)
+        self._require_whole(batch)
         return batch
 
     def is_one_ubatch(self, batch: Ubatch) -> bool:
@@ -150,6 +151,17 @@ class Decoding:
                     f"position {start} of sequence {seq} sees tokens that sliding-window layers "
                     "have dropped; remove the sequence and decode it anew, or create the context "
                     "with `swa_full` on"
+                )
+
+    def _require_whole(self, batch: Ubatch) -> None:
+        """Raises ContextError for tokens that leave gaps in blocks of compressed keys."""
+        for seq in np.unique(batch.first) if self.cache.blocks else ():
+            own = np.sort(batch.positions[batch.first == seq])
+            start = self.cache.pos_max(int(seq)) + 1
+            if (own != start + np.arange(len(own))).any():
+                raise ContextError(
+                    f"positions of sequence {seq} must go on from {start} without gaps, because "
+                    "the model's compressed keys stand for whole blocks of tokens"
                 )
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from weft.llm.cache.prefix_files import Layout, PrefixFiles
-from weft.llm.cache.snapshots import checkpoint_bytes, row_bytes
+from weft.llm.cache.snapshots import checkpoint_bytes, row_sizes
 from weft.llm.compute.context import Context
 from weft.version import __version__
 
@@ -27,7 +27,7 @@ def files_of(context: Context, folder: Path, most_bytes: int) -> PrefixFiles:
     window = 0 if cache.window is None else cache.window.window - 1
     state = checkpoint_bytes(cache, 0)
     row = checkpoint_bytes(cache, 1) - state if window else 0
-    layout = Layout(maker_of(context), row_bytes(cache), window, row, state)
+    layout = Layout(maker_of(context), row_sizes(cache), window, row, state)
     return PrefixFiles(folder, most_bytes, layout)
 
 

@@ -29,6 +29,7 @@ from weft.execute import (
 )
 from weft.flags import FLAGS
 from weft.graph import Graph
+from weft.llm.cache.kv_cache import tables_of
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
@@ -53,9 +54,8 @@ class Graphs:
         after it. Raises OutOfMemoryError if there is not enough memory."""
         self.plan = plan
         self.cache = plan.cache
-        for cells in (plan.cache, plan.cache.window):
-            if cells is not None:
-                cells.cells_step = max(b.cells_step for b in plan.backends)
+        for cells in tables_of(plan.cache):
+            cells.cells_step = max(b.cells_step for b in plan.backends)
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
         self.reuse = FLAGS.graph_reuse
         """True if compiled graphs are reused; False: each run compiles its graph again."""
@@ -276,6 +276,9 @@ class Graphs:
         n, values, small = len(ubatch), self._values, self.cache.window
         if small is not None:
             values["n_kv_window"] = small.n_read
+        for ratio, blocks in self.cache.blocks.items():
+            values[f"n_blocks_{ratio}"] = blocks.n_computed(ubatch.positions)
+            values[f"n_compressed_{ratio}"] = blocks.n_read
         values["n_tokens"], values["n_kv"] = n, self.cache.n_read
         values["n_outputs"] = int(np.count_nonzero(ubatch.outputs)) or 1
         values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs

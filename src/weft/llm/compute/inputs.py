@@ -13,7 +13,7 @@ from weft.graph.size import evaluate
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.batch import Ubatch
-from weft.llm.compute.rollback import Places
+from weft.llm.compute.rollback import BlockPlaces, Places
 from weft.llm.config import ModelConfig
 from weft.native import _native
 from weft.program import Program
@@ -33,6 +33,7 @@ class Inputs:
             "mask": (cache, 0),
             "window_mask": (cache.window or cache, config.window),
         }
+        masks |= {f"block_mask_{ratio}": (cells, 0) for ratio, cells in cache.blocks.items()}
         self._masks = {name: cells for name, cells in masks.items() if name in names}
         self._writers: dict[str, _native.MaskWriter] = {}
         for name, (cells, window) in self._masks.items():
@@ -43,7 +44,7 @@ class Inputs:
                     cells.pos, cells.members, out, window, config.causal
                 )
         self.takes_one = (
-            "tokens" in views and "types" not in views and cache.window is None
+            "tokens" in views and "types" not in views and cache.window is None and not cache.blocks
             and "buckets" not in views and "states_in" not in views
             and len(self._writers) == len(self._masks)
         )  # fmt: skip
@@ -96,6 +97,8 @@ class Inputs:
             views["cells"][:n] = places.cells
         if "window_cells" in views:
             views["window_cells"][:n] = places.window_cells
+        for ratio, blocks in places.blocks.items():
+            self._write_blocks(ratio, ubatch, blocks)
         if places.slots is not None:
             views["state_in"][: ubatch.n_seqs], views["state_out"][: ubatch.n_seqs] = places.slots
         if "positions" in views:  # a model without rotation does not read them
@@ -109,13 +112,28 @@ class Inputs:
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():
             self._write_mask(name, ubatch, cells, window)
-            if ubatch.together and (window or self._config.rows_join == "all"):
+            alike = not name.startswith("block")
+            if ubatch.together and alike and (window or self._config.rows_join == "all"):
                 small = name == "window_mask" and cells is self._small
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
         if self._distances is not None:
             self._write_distances(ubatch, self._distances)
         for name in self._sent:
             self._session.upload(name)
+
+    def _write_blocks(self, ratio: int, ubatch: Ubatch, blocks: BlockPlaces) -> None:
+        """Writes where compressed keys go and what they are computed from."""
+        sources = blocks.sources.reshape(-1)
+        for name, values in (
+            ("cells", blocks.cells),
+            ("sources", np.maximum(sources, 0)),
+            ("bias", np.where(sources < 0, np.float32(-np.inf), np.float32(0))),
+            ("positions", blocks.positions),
+            ("places", ubatch.positions % ratio),
+        ):
+            view = self._views.get(f"block_{name}_{ratio}")
+            if view is not None:
+                view[: len(values)] = values
 
     def _write_distances(self, ubatch: Ubatch, buckets: Distances) -> None:
         """Writes the buckets of distances, and parts the mask where there is an encoder."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.graph.tensor import Tensor
-from weft.llm.cache.cells import Kept
-from weft.llm.cache.kv_cache import KVCache, read_rows, write_rows
+from weft.llm.cache.cells import BlockCells, Kept
+from weft.llm.cache.kv_cache import KVCache, read_rows, tables_of, write_rows
 from weft.llm.cache.pages import place
 from weft.llm.compute.batch import Ubatch
 from weft.records import dataclass
@@ -23,6 +24,20 @@ class Places:
     window_cells: NDArray[np.int64] | None
     """Cells of sliding-window layers; None: they use `cells`."""
     slots: tuple[list[int], list[int]] | None
+    blocks: dict[int, BlockPlaces] = field(default_factory=dict)
+    """Places of compressed keys, by the number of positions in a block."""
+
+
+@dataclass(slots=True, eq=False)
+class BlockPlaces:
+    """Where the compressed keys of a ubatch go, and what they are computed from; there is at least
+    one, which may be of no block."""
+
+    cells: NDArray[np.int64]
+    sources: NDArray[np.int32]
+    """The cells of the tokens of each block [n, span], in order of position; -1: there is none."""
+    positions: NDArray[np.int32]
+    """The position of the first token of each block."""
 
 
 class Change:
@@ -36,6 +51,7 @@ class Change:
         self._mixed = cache.mixed.copy()
         self._seqs = np.zeros(cache.n_seq_max, np.bool_)
         self._window = _WindowChange(cache, n_tokens) if cache.window is not None else None
+        self._blocks = [_BlockChange(cache, cells) for cells in cache.blocks.values()]
         self._moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         self._slots = None if cache.states is None else cache.states.slot.copy()
 
@@ -47,7 +63,8 @@ class Change:
         ids = ubatch.ids if ubatch.is_rows else ubatch.tokens
         self._cache.occupy(used, ubatch.positions, ubatch.members, ids, ubatch.first)
         small = None if self._window is None else self._window.occupy(ubatch, ids)
-        return Places(used, small, self._next_slots(ubatch))
+        blocks = {change.ratio: change.occupy(ubatch, ids) for change in self._blocks}
+        return Places(used, small, self._next_slots(ubatch), blocks)
 
     def _next_slots(self, ubatch: Ubatch) -> tuple[list[int], list[int]] | None:
         """The state slots that a ubatch reads and writes, for each of its sequences or once for
@@ -91,6 +108,8 @@ class Change:
             cache.mixed[:] = mixed
             if self._window is not None:
                 self._window.undo()
+            for change in self._blocks:
+                change.undo()
         if cache.states is not None and self._slots is not None:
             cache.states.slot[:] = self._slots
 
@@ -137,10 +156,8 @@ class _WindowChange:
         self._cells = cache.window
         self._leaves: list[Tensor] = [
             t
-            for il, pair in enumerate(zip(cache.k, cache.v, strict=True))
-            if cache.is_small(il)
-            for t in pair
-            if t.max_bytes
+            for t, table in cache.row_leaves()
+            if t.max_bytes and tables_of(cache)[table] is cache.window
         ]
         full = self._cells.n_used + n_tokens > self._cells.size
         self._seen = self._cells.seen() if full else None
@@ -170,4 +187,36 @@ class _WindowChange:
             for t, of_leaf in zip(self._leaves, rows, strict=True):
                 write_rows(t, kept.cells, of_leaf)
             self._cells.put_back(kept)
+        self._cells.mixed[:] = self._mixed
+
+
+class _BlockChange:
+    """The part of a `Change` that concerns the cells of compressed keys of one ratio."""
+
+    def __init__(self, cache: KVCache, cells: BlockCells) -> None:
+        self._cache = cache
+        self._cells = cells
+        self._mixed = cells.mixed.copy()
+        self._taken = np.zeros(cells.size, np.bool_)
+        self.ratio = cells.ratio
+
+    def occupy(self, ubatch: Ubatch, ids: NDArray[np.int32] | None) -> BlockPlaces:
+        """Takes cells for the blocks that a ubatch ends, whose tokens have their cells already."""
+        cells, ends = self._cells, self._cells.ends(ubatch.positions)
+        if not len(ends):
+            nowhere = np.full(1, cells.size, np.int64)
+            return BlockPlaces(nowhere, np.zeros((1, cells.span), np.int32), np.zeros(1, np.int32))
+        used = cells.find_free(len(ends))
+        self._taken[used] = True
+        positions, first = ubatch.positions[ends], ubatch.first[ends]
+        tokens = None if ids is None else ids[ends]
+        cells.occupy(used, positions, ubatch.members[:, ends], tokens, first)
+        table = self._cache.window or self._cache
+        pairs = zip(first.tolist(), positions.tolist(), strict=True)
+        sources = np.stack([cells.sources(table, seq, position) for seq, position in pairs])
+        return BlockPlaces(used, sources, positions + 1 - cells.ratio)
+
+    def undo(self) -> None:
+        """Frees the cells that were taken."""
+        self._cells.release(np.flatnonzero(self._taken & (self._cells.pos >= 0)))
         self._cells.mixed[:] = self._mixed

@@ -113,8 +113,10 @@ class Sequences:
         positions have height and width."""
         config = self.model.config
         seen = bool(config.rope_sections) and self.input_rows.lags
-        if self.cache.states is not None or config.n_positions or config.n_encoder or seen:
-            what = "learned positions" if config.n_positions else "recurrent states"
+        stays = self.cache.states is not None or self.cache.blocks
+        if stays or config.n_positions or config.n_encoder or seen:
+            what = "compressed keys" if self.cache.blocks else "recurrent states"
+            what = "learned positions" if config.n_positions else what
             what = "an encoder" if config.n_encoder else what
             what = "images in its texts" if seen else what
             raise ContextError(

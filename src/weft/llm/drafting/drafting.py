@@ -403,6 +403,8 @@ def why_no_drafts(context: Context) -> str:
                 return "with bf16 activations, a batch is rounded otherwise than single tokens"
         if regime.max_tokens >= MOST_COLUMNS:
             break
+    if context.cache.blocks:
+        return "with compressed keys, attention adds up in the order of cells that are used again"
     if context.cache.window is not None:
         return "with swa_full=False, attention adds up in the order of cells that are used again"
     if not context.plan.options.flash:

@@ -27,7 +27,7 @@ from weft.llm.cache.snapshots import (
     needs_checkpoints,
     put_text,
     read_checkpoint,
-    row_bytes,
+    text_bytes,
     tokens_of,
 )
 from weft.llm.compute.context import Context
@@ -193,7 +193,7 @@ class Prefixes:
         known = self.memory.covers(key, tokens)
         if known and self.files is None:
             return
-        nbytes = n * (4 + sum(row_bytes(cache)))
+        nbytes = text_bytes(cache, n)
         if nbytes > self.memory.most_bytes and self.files is None:
             return
         folder = " and the folder" if self.files is not None else ""

@@ -135,6 +135,18 @@ def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
     return parts[0], parts[1], parts[2]
 
 
+def rotate_end(
+    step: Step, x: Tensor, il: int, positions: Tensor | None = None, *, back: bool = False
+) -> Tensor:
+    """Rotates the last elements of each head of x [d, n_head, n] by `positions` i32 [n] (None:
+    the tokens' own), with the rotary embedding of layer `il`, or `back` to position 0."""
+    r, d = step.config.rope_of(il), x.ne[0]
+    assert isinstance(d, int)
+    at = step.positions if positions is None else positions
+    factor, n = r.kernel_attn_factor, d - r.n_dims
+    return _rotate(r, step.rope_mode, None, x, at, factor, n_offset=n, back=back)
+
+
 def rope(step: Step, w: Weights, x: Tensor, il: int = 0, mode: G.RopeMode | None = None) -> Tensor:
     """Rotates x [d, n_head, n_tokens] by its positions, with the rotary embedding of layer `il`;
     `mode` replaces the model's mode."""
@@ -230,16 +242,19 @@ def _rotate(
     x: Tensor,
     positions: Tensor,
     attn_factor: float,
+    *,
+    back: bool = False,
     **more: Any,
 ) -> Tensor:
-    """Rotates x; `more` are further arguments of `G.rope`."""
+    """Rotates x, or turns it `back`; `more` are further arguments of `G.rope`."""
     if r.n_dims == 0:
         return x
     if r.ext_factor and not r.rounded:
         factors = G.constant(list(r.yarn_divisors()))
         attn_factor *= r.yarn_magnitude(1.0)
         r = replace(r, ext_factor=0.0, scaling="none")
-    return G.rope(
+    rotate = G.rope_back if back else G.rope
+    return rotate(
         x,
         positions,
         factors,

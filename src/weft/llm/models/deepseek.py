@@ -326,18 +326,24 @@ class SparseAttention:
         row = cached.nb[1]
         keys = G.view_3d(cached, d, 1, n_kv, cached.dtype.row_bytes(d), row, start)
         q = common.spread(step.cache, cached, self.rotated(step, w, il, q), d, values=True)
-        scores = G.lightning_indexer(q, keys, weights, step.mask)
-        # as many more as are chosen, so that there are always enough
-        more = G.repeat(G.constant([-math.inf]), (top_k, n_tokens, 1, 1))
-        columns = G.concat(G.reshape(scores, n_kv, n_tokens), more, 0)
-        best = G.top_k(columns, top_k)
-        columns = G.reshape(columns, 1, n_kv + top_k, n_tokens)
-        kept = G.fill(G.get_rows(columns, best), 0.0)  # [1, top_k, n_tokens]
-        flags = G.set_rows(G.fill(columns, -math.inf), kept, best)
-        flags = G.cont(G.view_2d(flags, n_kv, n_tokens, flags.nb[2]))
-        mask = G.cast(G.add(flags, G.cast(step.mask, "f32")), "f16")
+        mask = of_largest(G.lightning_indexer(q, keys, weights, step.mask), step.mask, top_k)
         step.chosen.append(mask)
         return mask
+
+
+def of_largest(scores: Tensor, mask: Tensor, top_k: int) -> Tensor:
+    """The mask f16 [n_kv, n_tokens] of the `top_k` positions with the largest scores among those
+    that `mask` f16 [n_kv, n_tokens] has; they may be all."""
+    n_kv, n_tokens = mask.ne[:2]
+    # as many more as are chosen, so that there are always enough
+    more = G.repeat(G.constant([-math.inf]), (top_k, n_tokens, 1, 1))
+    columns = G.concat(G.reshape(scores, n_kv, n_tokens), more, 0)
+    best = G.top_k(columns, top_k)
+    columns = G.reshape(columns, 1, n_kv + top_k, n_tokens)
+    kept = G.fill(G.get_rows(columns, best), 0.0)  # [1, top_k, n_tokens]
+    flags = G.set_rows(G.fill(columns, -math.inf), kept, best)
+    flags = G.cont(G.view_2d(flags, n_kv, n_tokens, flags.nb[2]))
+    return G.cast(G.add(flags, G.cast(mask, "f32")), "f16")
 
 
 _SPARSE = Architecture(

@@ -89,8 +89,11 @@ class Experts:
             gate = G.sigmoid(G.mul_mat(layer["ffn_gate_inp_shexp.weight"], x))  # [1, n_tokens]
             always = G.mul(self._always(step, w, il, x), gate)
             return G.add(self.routed(layer, x, moe), always)
-        y = self.routed(layer, x, moe)
-        if not self._has_shared(moe):
+        return self.with_shared(step, w, il, x, self.routed(layer, x, moe))
+
+    def with_shared(self, step: Step, w: Weights, il: int, x: Tensor, y: Tensor) -> Tensor:
+        """The mixture y with the experts that every token uses, if there are such."""
+        if not self._has_shared(require_experts(step.config)):
             return y
         y = G.add(y, self._always(step, w, il, x))
         return G.scale(y, 0.5) if self.shared == "averaged" else y
@@ -112,19 +115,27 @@ class Experts:
         return linear(w, "ffn_latent_up", y)
 
     def mixture(
-        self, w: Weights, x: Tensor, moe: MoeConfig, scores: Tensor | None = None
+        self,
+        w: Weights,
+        x: Tensor,
+        moe: MoeConfig,
+        scores: Tensor | None = None,
+        best: Tensor | None = None,
     ) -> Tensor:
         """The outputs of the chosen experts for each token of x [n_embd, n_tokens], summed with the
-        weights of the router, whose `scores` [n_expert, n_tokens] may be given."""
+        weights of the router, whose `scores` [n_expert, n_tokens] may be given, and so may the
+        experts `best` i32 [n_used, n_tokens]."""
         n_embd, n_tokens = x.ne[0], x.ne[1]
         n_used = moe.n_used
         if scores is None:
             scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
         if moe.sigmoid:
             scores = G.sigmoid(scores)
+        elif moe.root:
+            scores = G.sqrt(G.softplus(scores))
         elif self.softmax_first:
             scores = G.soft_max(scores)
-        best = _best_experts(w, scores, moe)
+        best = _best_experts(w, scores, moe) if best is None else best
         weights = self.weigh(scores, best, moe)
         weights = G.reshape(weights, 1, n_used, n_tokens)
         x = G.reshape(x, n_embd, 1, n_tokens)
@@ -149,7 +160,9 @@ class Experts:
         elif self.renormalise if moe.renormalise is None else moe.renormalise:
             total = G.sum_rows(weights)
             # the sum of sigmoids may be near 0, that of a softmax is not
-            weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
+            if moe.sigmoid or moe.root:
+                total = G.clamp(total, _LEAST_SUM, math.inf)
+            weights = G.div(weights, total)
         return G.scale(weights, moe.scale) if moe.scale != 1.0 else weights
 
     def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:

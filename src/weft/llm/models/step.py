@@ -13,6 +13,7 @@ from dataclasses import field
 from weft import graph as G
 from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
+from weft.llm.cache.cells import BlockCells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.records import dataclass
@@ -33,6 +34,40 @@ def together_sizes(n_ubatch: int, n_seq_max: int) -> Together | None:
     that the graph needs memory for one ubatch. None: there is only one sequence."""
     n_seqs = min(n_seq_max, n_ubatch)
     return Together(n_seqs, n_ubatch // n_seqs) if n_seqs > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The inputs for compressed keys of one ratio, for the blocks that this step ends."""
+
+    cells: Tensor
+    """i64 [n_blocks]: the row that each key is written to."""
+    sources: Tensor
+    """i32 [span n_blocks]: the cells of the tokens from which each key is computed."""
+    bias: Tensor
+    """f32 [span, 1, n_blocks]: -inf where such a token does not exist, else 0."""
+    positions: Tensor
+    """i32 [n_blocks]: the position of the first token of each block."""
+    places: Tensor
+    """i32 [n_tokens]: the place of each token in its block."""
+    mask: Tensor
+    """f16 [n_compressed, n_tokens]: 0 where a token sees a key, -inf elsewhere."""
+
+    @staticmethod
+    def inputs(cells: BlockCells, n_tokens: Size, n_ubatch: int) -> Blocks:
+        """The inputs for keys in `cells`."""
+        ratio = cells.ratio
+        most = n_ubatch // ratio + min(cells.n_seq_max, n_ubatch)
+        n = G.Sym(f"n_blocks_{ratio}", 1, most).size
+        n_seen = G.Sym(f"n_compressed_{ratio}", 1, cells.size)
+        return Blocks(
+            cells=G.input(f"block_cells_{ratio}", (n,), "i64"),
+            sources=G.input(f"block_sources_{ratio}", (cells.span * n,), "i32"),
+            bias=G.input(f"block_bias_{ratio}", (n, 1, cells.span), "f32"),
+            positions=G.input(f"block_positions_{ratio}", (n,), "i32"),
+            places=G.input(f"block_places_{ratio}", (n_tokens,), "i32"),
+            mask=G.input(f"block_mask_{ratio}", (n_tokens, n_seen), "f16"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +108,8 @@ class Step:
 
     window_cells: Tensor | None = None
     """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
+    blocks: Mapping[int, Blocks] = field(default_factory=dict)
+    """The inputs for compressed keys, by the number of positions in a block."""
     slots: tuple[Tensor, Tensor] | None = None
     """For recurrent models, the slots of states to read and to write, i32 [n_seqs] each. Tokens are
     then sorted by sequence and position, with the same number for each sequence."""

@@ -11,7 +11,7 @@ from weft.compiler.layouts import choose_layouts
 from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.cache.snapshots import checkpoint_bytes, needs_checkpoints, row_bytes
+from weft.llm.cache.snapshots import checkpoint_bytes, needs_checkpoints, row_sizes
 from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.program import Program
 from weft.schedule import schedule
@@ -127,7 +127,8 @@ def memory_rows(
 
 def prefix_text(cache: KVCache) -> str:
     """The bytes of what is kept of a text beside the cache."""
-    token = f"{size_text(4 + sum(row_bytes(cache)))} for each token of a text"
+    nbytes = 4 + sum(-(-size // per) for size, per in row_sizes(cache))
+    token = f"{size_text(nbytes)} for each token of a text"
     if not needs_checkpoints(cache):
         return token
     return f"{size_text(checkpoint_bytes(cache, cache.size))} for each checkpoint, {token}"

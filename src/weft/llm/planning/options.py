@@ -376,7 +376,7 @@ class ContextOptions:
 
     def window_size(self, config: ModelConfig) -> int:
         """The number of cells of sliding-window layers; 0: as many as the others have."""
-        if self.swa_full:
+        if self.swa_full and config.compression is None:
             return 0
         return window_size(config, self.n_ctx, self.n_seq_max, self.n_ubatch)
 

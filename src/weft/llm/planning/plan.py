@@ -19,7 +19,7 @@ from weft.compiler import Plan
 from weft.errors import AllocationError
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
-from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.kv_cache import KVCache, tables_of
 from weft.llm.model import Model
 from weft.llm.planning.offload import Homes
 from weft.llm.planning.options import ContextOptions, PlanArguments
@@ -165,10 +165,10 @@ class ContextPlan:
     @property
     def n_copies(self) -> int:
         """Number of ubatches of the largest size that run at the same time. It is 1 if there is a
-        single split, which cannot overlap, and if sliding-window layers have their own cells, which
-        the host manages between ubatches."""
+        single split, which cannot overlap, and if sliding-window layers or compressed keys have
+        their own cells, which the host manages between ubatches."""
         several = len(self.plan.schedule.splits) > 1
-        return self.options.n_copies if several and self.cache.window is None else 1
+        return self.options.n_copies if several and len(tables_of(self.cache)) == 1 else 1
 
     @property
     def all_regimes(self) -> list[RegimePlan]:

@@ -18,6 +18,7 @@ from weft.graph import Graph
 from weft.graph.op import OPS
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
+from weft.llm.cache.cells import block_cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.models.step import Together, together_sizes
@@ -72,6 +73,11 @@ class Request:
         window_size = self.options.window_size(self.model.config)
         if window_size:
             values["n_kv_window"] = window_size
+        compression = self.model.config.compression
+        for ratio in compression.tables if compression is not None else ():
+            n_ctx, n_seq_max = self.options.n_ctx, self.options.n_seq_max
+            values[f"n_blocks_{ratio}"] = max(n_tokens // ratio, 1)
+            values[f"n_compressed_{ratio}"] = block_cells(n_ctx, n_seq_max, ratio)
         return Point(values, passes)
 
     def cost_of(self, max_tokens: int) -> CostOptions | None:

@@ -1,0 +1,114 @@
+"""Hyper-connections (arXiv 2409.19606, with DeepSeek-V4's constraint): several residual streams.
+
+A half of a block reads the sum of the streams, weighted by `pre`. Its output y goes back to all of
+them, weighted by `post`, while a matrix `comb`, whose rows and columns sum to 1, mixes the streams:
+
+    x[k] = post[k] y + sum over j of comb[j, k] x[j]
+
+All three are computed from the streams of the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft import graph as G
+from weft.graph.tensor import Tensor
+from weft.llm.config import HyperConfig, ModelConfig
+from weft.llm.config_keys import Keys
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, need
+from weft.records import dataclass
+
+_SIZE = 4  # bytes of a float32
+COUNT = 4
+"""The number of streams that the kernels mix."""
+
+
+def read_hyper(keys: Keys) -> HyperConfig:
+    """The sizes of hyper-connections in a file."""
+    count = keys.count("hyper_connection.count")
+    if count != COUNT:
+        raise keys.bad("hyper_connection.count", count, f"{COUNT}; weft mixes no other number")
+    n_iter = keys.count("hyper_connection.sinkhorn_iterations", most=1 << 10)
+    return HyperConfig(count, n_iter, keys.number("hyper_connection.epsilon", 1e-6, above=0.0))
+
+
+def hyper(c: ModelConfig) -> HyperConfig:
+    """The sizes of hyper-connections, which `configure` has set."""
+    assert c.hyper is not None
+    return c.hyper
+
+
+def hyper_rows(c: ModelConfig, name: str) -> Iterator[Row]:
+    """The weights of one half of a block, whose names begin with `name`."""
+    n = hyper(c).count
+    yield need(f"{name}_fn.weight", n * c.n_embd, (2 + n) * n)
+    yield need(f"{name}_base.weight", (2 + n) * n)
+    yield need(f"{name}_scale.weight", 3)
+
+
+def head_rows(c: ModelConfig) -> Iterator[Row]:
+    """The weights that collapse the streams behind the last layer."""
+    n = hyper(c).count
+    yield need("output_hc_fn.weight", n * c.n_embd, n)
+    yield need("output_hc_base.weight", n)
+    yield need("output_hc_scale.weight", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """The input of one half of a block, and how its output goes back to the streams."""
+
+    x: Tensor
+    """[n_embd, n_tokens]"""
+    streams: Tensor
+    """[n_embd, n_streams, n_tokens]"""
+    post: Tensor
+    """[n_streams, n_tokens]"""
+    comb: Tensor
+    """[n_streams, n_streams, n_tokens]"""
+
+    def expanded(self, y: Tensor) -> Tensor:
+        """The streams behind the half, whose output is y [n_embd, n_tokens]."""
+        return G.dsv4_hc_post(y, self.streams, self.post, self.comb)
+
+
+def streams(step: Step, x: Tensor) -> Tensor:
+    """The streams of embeddings x [n_embd, n_tokens], which are all the same."""
+    n_embd, n_tokens = x.ne[:2]
+    n = hyper(step.config).count
+    return G.repeat(G.reshape(x, n_embd, 1, n_tokens), (n_embd, n, n_tokens, 1))
+
+
+def collapsed(step: Step, w: Weights, name: str, il: int, x: Tensor) -> Collapsed:
+    """Collapses the streams x [n_embd, n_streams, n_tokens] for one half of block `il`, whose
+    weights are in `w` and whose names begin with `name`."""
+    h, n_tokens = hyper(step.config), x.ne[2]
+    n = h.count
+    mixes = _mixes(step, w, name, x)
+    scale, base = w[f"{name}_scale.weight"], w[f"{name}_base.weight"]
+    gates = []
+    for i, part in enumerate(("pre", "post")):
+        gate = G.view_2d(mixes, n, n_tokens, mixes.nb[1], _SIZE * n * i)
+        gate = G.mul(gate, G.view_1d(scale, 1, _SIZE * i)).named(f"{name}_{part}_scaled-{il}")
+        gate = G.add(gate, G.view_1d(base, n, _SIZE * n * i)).named(f"{name}_{part}_base-{il}")
+        gates.append(G.sigmoid(gate).named(f"{name}_{part}_gate-{il}"))
+    comb = G.dsv4_hc_comb(mixes, scale, base, eps=h.eps, n_iter=h.n_iter)
+    comb = comb.named(f"{name}_comb-{il}")
+    weights = G.scale(gates[0], 1.0, h.eps).named(f"{name}_weights-{il}")
+    y = G.dsv4_hc_pre(x, weights).named(f"{name}_pre-{il}")
+    return Collapsed(y, x, G.scale(gates[1], 2.0).named(f"{name}_post_weights-{il}"), comb)
+
+
+def summed(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The streams x [n_embd, n_streams, n_tokens] collapsed behind the last layer."""
+    mixes = G.mul(_mixes(step, w, "output_hc", x), w["output_hc_scale.weight"])
+    pre = G.sigmoid(G.add(mixes, w["output_hc_base.weight"]))
+    return G.dsv4_hc_pre(x, G.scale(pre, 1.0, hyper(step.config).eps))
+
+
+def _mixes(step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
+    n_embd, n, n_tokens, _ = x.ne
+    flat = G.reshape(x, n_embd * n, n_tokens)
+    return G.mul_mat(w[f"{name}_fn.weight"], G.rms_norm(flat, step.config.rms_eps))
