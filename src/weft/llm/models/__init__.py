@@ -51,8 +51,8 @@ _OTHERS = {
 
 _NOT_YET = (
     *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),
-    *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "hy_v4", "kimi-k3", "minimax-01"),
-    *("minimax-m3", "paddleocr", "plamo2", "plamo3", "qwen4exp"),
+    *("gptj", "graniteswitch", "grovemoe", "hy_v4", "kimi-k3", "minimax-01"),
+    *("minimax-m3", "plamo2", "plamo3", "qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""
 
