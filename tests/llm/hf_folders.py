@@ -140,6 +140,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                                   "n_heads": 4, "max_position_embeddings": 64}, "words"),
     "dots1": ("Dots1", SHAPE | SHARED | {"n_group": 1, "topk_group": 1}, "qwen2"),
     "ernie4_5": ("Ernie4_5", SHAPE | {"head_dim": 16}, "pieces"),
+    "paddleocr": ("PaddleOCRVL", SHAPE | {
+        "head_dim": 16, "rope_parameters": PLAIN | {"mrope_section": [4, 2, 2]}}, "pieces"),
     "ernie4_5 moe": ("Ernie4_5_Moe", SHAPE | {
         "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_num_shared_experts": 2,
         "moe_layer_start_index": 1}, "pieces"),
@@ -194,6 +196,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "granitehybrid dense": ("GraniteMoeHybrid", SHAPE | GRANITE | NO_EXPERTS, "gpt2"),
     "granitehybrid attention": ("GraniteMoeHybrid", SHAPE | GRANITE | NO_EXPERTS | {
         "layer_types": ["attention"] * 4, "position_embedding_type": "rope"}, "gpt2"),
+    "hunyuan images": ("HunYuanVL", SHAPE | {
+        "head_dim": 8, "pad_token_id": 0, "rope_parameters": PLAIN | {
+            "rope_type": "dynamic", "alpha": 3.0, "factor": 1.0, "mrope_section": [1, 1, 1, 1]}},
+        "gpt2"),
     "hunyuan": ("HunYuanDenseV1", SHAPE | {"head_dim": 16}, "gpt2"),
     "hunyuan moe": ("HunYuanMoEV1", SHAPE | {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
                     "gpt2"),
@@ -285,9 +291,13 @@ _QWEN_TOWER = {"depth": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size
                "out_hidden_size": 32, "deepstack_visual_indexes": [0]}  # fmt: skip
 _GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 32,
               "intermediate_size": 16}  # fmt: skip
+_DOCUMENTS = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "patch_size": 4, "image_size": 8,
+              "max_image_size": 8}  # fmt: skip
 SEEING: dict[str, dict[str, Any]] = {
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
+    "HunYuanVL": _DOCUMENTS, "PaddleOCRVL": _DOCUMENTS,
 }  # fmt: skip
 # their norms multiply by 1 + weight
 _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",

@@ -45,6 +45,15 @@ RELATIVES: dict[str, tuple[str, dict[str, object]]] = {
     "glm4moe": ("glm4moe", SIGMOID | {"rope.dimension_count": 2}),
     # one layer: gains behind the rotation make scores differ by position, so later layers move
     "hunyuan-dense": ("hunyuan-dense", {"block_count": 1}),
+    "hunyuan_vl": (
+        "hunyuan_vl",
+        {
+            "block_count": 1,
+            "rope.scaling.alpha": 3.0,
+            "rope.dimension_sections": np.array([1, 1, 1, 1], np.int32),
+        },
+    ),
+    "paddleocr": ("paddleocr", {"rope.dimension_sections": np.array([2, 1, 1, 0], np.int32)}),
     "granite_swa": (
         "granite_swa",
         WINDOW | {"block_count": 4, "logit_scale": 2.0, "attention.rope_pattern": np.arange(4) < 2},

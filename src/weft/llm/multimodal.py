@@ -251,7 +251,11 @@ class Sight(Sense):
             pixels = family.sized(c, pixels)
             width = pixels.shape[1] // (c.patch_size * c.merge) if family.lines else 0
             ids = self._context.input_rows.add(
-                key, self._rows(pixels), together=self._together, width=width
+                key,
+                self._rows(pixels),
+                together=self._together,
+                width=width + family.framed,
+                framed=family.framed,
             )
             return self._lined(ids, line)
 

@@ -22,7 +22,7 @@ _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_h
 # rotary embeddings as they are in training, or without an effect within its length
 _LATENT_EPS = 1e-6
 """The epsilon of norms in latent attention, whatever config.json says of other norms."""
-_PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk"}
+_PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk", "xdrope"}
 
 
 def family_metadata(family: Family, c: Config) -> dict[str, object]:
@@ -106,7 +106,7 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
     if base and float(base) != 10000.0 and "rope.freq_base" not in keys:
         yield "rope.freq_base", float(base)
     kind = str(rope.get("rope_type") or "").lower()
-    if kind in ("dynamic", "ntk"):
+    if kind in ("dynamic", "ntk") and "rope.scaling.alpha" not in keys:
         yield "rope.scaling.dynamic", True
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
         truncates = bool(rope.get("truncate", True))

@@ -34,6 +34,9 @@ class Run:
     """True if each row sees all others, so that they are computed in one ubatch."""
     width: int = 0
     """Rows of each line of the image, for models whose positions have height and width; 0: none."""
+    framed: bool = False
+    """True if a row stands in front of the lines and one behind them, and if a row of a line has
+    the position of a token, its place, its line and the number of the image in the text."""
 
 
 class InputRows:
@@ -57,11 +60,17 @@ class InputRows:
         return list(run.ids)
 
     def add(
-        self, key: bytes, rows: ArrayLike, *, together: bool = False, width: int = 0
+        self,
+        key: bytes,
+        rows: ArrayLike,
+        *,
+        together: bool = False,
+        width: int = 0,
+        framed: bool = False,
     ) -> list[int]:
         """Keeps rows [n, n_embd] and returns their ids, which depend on `key` and n only. With
-        `together`, each row sees all others in attention, as Gemma 3 does with images. `width` is
-        stored in the `Run`.
+        `together`, each row sees all others in attention, as Gemma 3 does with images. `width` and
+        `framed` are stored in the `Run`.
 
         Raises ContextError for rows of another size."""
         known = self.find(key)
@@ -73,10 +82,10 @@ class InputRows:
                 f"rows of an image or a sound are {list(values.shape)}, but the model takes "
                 f"[n, {self.n_embd}]; the tower is of another model"
             )
-        run = Run(self._ids(key, len(values)), values, together, width)
+        run = Run(self._ids(key, len(values)), values, together, width, framed)
         if width:
             n = len(values)
-            self._lags[run.ids[-1]] = max(width, n // width) - n
+            self._lags[run.ids[-1]] = 0 if framed else max(width, n // width) - n
         self._runs[key] = run
         self._where.update((id_, (run, i)) for i, id_ in enumerate(run.ids))
         while len(self._runs) > 1 and self.nbytes > self.most_bytes:
@@ -132,7 +141,8 @@ class InputRows:
         cells: Cells,
     ) -> NDArray[np.int32]:
         """The rotary positions [n, 4] of tokens of a call: time, height, width, and one that is not
-        used. An image is one moment; the text behind it goes on behind its larger side."""
+        used. An image is one moment; the text behind it goes on behind its larger side. Rows of a
+        framed image (see `Run`) have other positions."""
         out = np.repeat(positions[:, None], 4, axis=1)
         for seq in np.unique(first):
             mine = np.flatnonzero(first == seq)
@@ -147,7 +157,12 @@ class InputRows:
             out[mine] += sums[np.searchsorted(last, positions[mine])][:, None]
             for i in new.tolist():
                 run, n = self._of(int(ids[i]))
-                if run.width:
+                if run.framed:
+                    line, place = divmod(n - 1, run.width)
+                    if 0 < n < len(run.ids) - 1:
+                        number = np.searchsorted(last, positions[i] - n)  # images that ended
+                        out[i, 1:] = place, line, number
+                elif run.width:
                     start = positions[i] - n
                     start += sums[np.searchsorted(last, start)]
                     out[i] = start, start + n // run.width, start + n % run.width, start

@@ -82,13 +82,26 @@ _CHAT = Architecture(RopeMode.NORMAL, feed_forward=FusedGated())
 # Hunyuan (arXiv 2411.02265, and Tencent, 2025): LLaMA's blocks with an RMS norm of each query and
 # key head behind the rotation; the mixture of experts of A13B has a shared expert. Hy 3 (hy_v3,
 # Tencent, 2026) norms heads in front of the rotation, and has experts chosen by sigmoids and a
-# learned bias behind dense layers. Maincoder (Maincode, 2025) is Hunyuan's dense model, with pairs
-# of adjacent elements that rotate.
+# learned bias behind dense layers. HunyuanOCR (hunyuan_vl, arXiv 2511.19575) is the dense model
+# with positions of images. Maincoder (Maincode, 2025) is Hunyuan's dense model, with pairs of
+# adjacent elements that rotate.
 
 
 def configure_hunyuan(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets where heads are normed."""
     return replace(c, heads_last=True)
+
+
+def configure_hunyuan_images(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the base of the rotation, which a factor of the file stretches, as well. The positions
+    of an image are described in `Run.framed`."""
+    alpha, d = keys.number("rope.scaling.alpha", 0.0), c.head_dim_k
+    if not 0 <= alpha <= 1e9:
+        raise keys.bad("rope.scaling.alpha", alpha, "a number from 0 to 1e9")
+    if alpha and d > 2:
+        base = c.rope.freq_base * alpha ** (d / (d - 2))
+        c = replace(c, rope=replace(c.rope, freq_base=base))
+    return configure_hunyuan(c, keys)
 
 
 def configure_hunyuan_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -202,6 +215,8 @@ ARCHITECTURES = {
     "ernie4_5-moe": Architecture(
         RopeMode.NORMAL, configure_ernie, feed_forward=Experts(shared="added", balanced=True),
     ),
+    # PaddleOCR-VL (arXiv 2510.14528): ERNIE 4.5, with positions of images as in Qwen2-VL.
+    "paddleocr": Architecture(RopeMode.NEOX),
     "chatglm": _CHAT,
     "glm4": replace(_CHAT, after=("post_attention_norm", "post_ffw_norm")),
     "glm4moe": Architecture(
@@ -213,6 +228,9 @@ ARCHITECTURES = {
     "hunyuan-moe": Architecture(
         RopeMode.NEOX, configure_hunyuan_experts, attention=Attention(EACH_HEAD),
         feed_forward=Experts(dense=None, shared="added"),
+    ),
+    "hunyuan_vl": Architecture(
+        RopeMode.NEOX, configure_hunyuan_images, attention=Attention(EACH_HEAD)
     ),
     "hy_v3": Architecture(
         RopeMode.NEOX, configure_hunyuan_v3, attention=Attention(EACH_HEAD),

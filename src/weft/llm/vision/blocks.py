@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from weft import graph as G
-from weft.graph.size import Size
+from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision.config import TowerConfig
@@ -37,6 +37,17 @@ def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
     kernel = G.reshape(w["v.patch_embd.weight"], c.patch_values, c.n_embd)
     x = G.mul_mat(kernel, patches)
     return G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
+
+
+def merged(c: TowerConfig, kernel: Tensor, x: Tensor) -> Tensor:
+    """Rows [n_out, n / merge^2] of a convolution whose windows are squares of `merge` patches; the
+    patches of a square follow one another in x [n_embd, n]."""
+    n_in, unit, n_out = x.ne[0], c.merge**2, kernel.ne[3]
+    n_rows = exact_div(x.ne[1], unit)
+    assert n_rows is not None  # the inputs have whole squares
+    # the kernel has the places of a square innermost
+    x = G.cont(G.permute(G.reshape(x, n_in, unit, n_rows), 1, 0, 2, 3))
+    return G.mul_mat(G.reshape(kernel, n_in * unit, n_out), G.reshape(x, n_in * unit, n_rows))
 
 
 class BlockConfig(Protocol):
@@ -109,9 +120,10 @@ def encode(
     *,
     at: str = "v",
     mask: Tensor | None = None,
+    rotated: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """The blocks from `first` to before `n_layer` over rows x [n_embd, n]; `at` is as in
-    `block_rows`, `mask` as in `attention`."""
+    `block_rows`, `mask` as in `attention`. `rotated` rotates queries and keys [d, n_head, n]."""
     d, n = c.n_embd // c.n_head, x.ne[1]
     up, down = _up_down(c)
     for il in range(first, n_layer):
@@ -119,6 +131,8 @@ def encode(
         y = _normed(c, layer, "ln1", x)
         q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
         q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
+        if rotated is not None:
+            q, k = rotated(q), rotated(k)
         y = common.linear(layer, "attn_out", attention(c, q, k, v, mask))
         x = G.add(x, _scaled(layer, "ls1", y))
         y = common.linear(layer, up, _normed(c, layer, "ln2", x))

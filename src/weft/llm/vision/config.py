@@ -4,6 +4,7 @@ tower."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ class TowerConfig:
     n_positions: int = 0
     """Number of learned positions along a side, where height and width have their own; 0: they have
     none."""
+    n_learned: int = 0
+    """Number of rows of `v.position_embd`; 0: there is none."""
     n_projector: int = 0
     """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down`; 0: there are
     none."""
@@ -113,6 +116,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         swapped=_swapped(file, n_embd),
         tiles="clip.vision.image_grid_pinpoints" in file.metadata,
         n_positions=_positions(file),
+        n_learned=_learned(file),
         n_projector=_projector(file),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
         least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
@@ -125,6 +129,11 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
 def _positions(file: GGUFFile) -> int:
     info = file.tensors.get("v.position_embd.weight")
     return info.ne[1] if info is not None and info.ne[2] == 2 else 0
+
+
+def _learned(file: GGUFFile) -> int:
+    info = file.tensors.get("v.position_embd.weight")
+    return 0 if info is None else info.ne[1]
 
 
 def _projector(file: GGUFFile) -> int:
@@ -228,6 +237,14 @@ class Family:
     """Text of the token between lines."""
     lines: bool = False
     """True if the decoder's positions have height and width (M-RoPE)."""
+    framed: bool = False
+    """True if the rows have one in front of the image, one behind each line and one behind all; see
+    `Run.framed`."""
+
+
+def limited(c: TowerConfig, least: int, most: int) -> TowerConfig:
+    """The config with these limits of pixels, where the file has none."""
+    return replace(c, least_pixels=c.least_pixels or least, most_pixels=c.most_pixels or most)
 
 
 def sized_by(size_of: SizeOf) -> Callable[[TowerConfig, Pixels], Pixels]:

@@ -5,18 +5,16 @@ layer follows."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft import graph as G
-from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
+from weft.llm.vision.config import Family, TowerConfig, limited, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -52,17 +50,15 @@ def rows(c: TowerConfig) -> Iterator[Row]:
     yield need("mm.down.weight", c.n_projector, c.n_out)
 
 
-def limited(c: TowerConfig) -> TowerConfig:
+def in_limits(c: TowerConfig) -> TowerConfig:
     """The config with the limits of the family, if the file has none."""
     square = (c.patch_size * c.merge) ** 2
-    return replace(
-        c, least_pixels=c.least_pixels or LEAST * square, most_pixels=c.most_pixels or MOST * square
-    )
+    return limited(c, LEAST * square, MOST * square)
 
 
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
     """Qwen2-VL's, and for each patch the shares of the learned positions."""
-    out = qwen.inputs(limited(c))
+    out = qwen.inputs(in_limits(c))
     out["shares"] = G.input("shares", (out["patches"].ne[1], c.side**2), "f32")
     return out
 
@@ -82,13 +78,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
         y = G.swiglu(common.linear(layer, "ffn_gate", y), common.linear(layer, "ffn_up", y))
         x = G.add(x, common.linear(layer, "ffn_down", y)).named(f"v.l_out-{il}")
     x = common.norm(w, "v.post_ln", x, c.eps)
-    unit = c.merge**2
-    n_rows = exact_div(n, unit)
-    assert n_rows is not None  # the inputs have whole squares
-    # the kernel has the places of a square innermost
-    x = G.reshape(G.cont(G.permute(G.reshape(x, c.n_embd, unit, n_rows), 1, 0, 2, 3)),
-                  c.n_embd * unit, n_rows)  # fmt: skip
-    x = G.mul_mat(G.reshape(w["mm.patch_merger.weight"], c.n_embd * unit, c.n_out), x)
+    x = blocks.merged(c, w["mm.patch_merger.weight"], x)
     x = G.add(x, w["mm.patch_merger.bias"]) if "mm.patch_merger.bias" in w else x
     x = G.mul_mat(w["mm.model.fc.weight"], x)
     x = G.gelu_erf(common.layer_norm(w, "mm.post_norm", x, 1e-5))
@@ -127,7 +117,7 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
     if height < unit or width < unit:
         grow = max(unit / height, unit / width)
         height, width = int(height * grow), int(width * grow)
-    return qwen.size_of(limited(c), height, width)
+    return qwen.size_of(in_limits(c), height, width)
 
 
 GLM4V = Family(

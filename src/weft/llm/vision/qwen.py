@@ -119,11 +119,14 @@ def attention(
     mask: Tensor | None = None,
 ) -> Tensor:
     """Attention of q, k and v [d, n_head, n], rotated by height and width."""
-    d, at = c.n_embd // c.n_head, inputs["positions"]
-    q, k = (
-        G.rope(x, at, mode=G.RopeMode.VISION, n_dims=d // 2, sections=(d // 4,) * 4) for x in (q, k)
-    )
+    q, k = (rotated(c, inputs["positions"], x) for x in (q, k))
     return blocks.attention(c, q, k, v, mask)
+
+
+def rotated(c: TowerConfig, positions: Tensor, x: Tensor) -> Tensor:
+    """Queries or keys x [d, n_head, n], rotated by the heights and widths `positions` [4 n]."""
+    d = c.n_embd // c.n_head
+    return G.rope(x, positions, mode=G.RopeMode.VISION, n_dims=d // 2, sections=(d // 4,) * 4)
 
 
 def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:

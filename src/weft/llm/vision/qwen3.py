@@ -14,7 +14,7 @@ from weft import graph as G
 from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
-from weft.llm.vision import blocks, qwen
+from weft.llm.vision import blocks, learned, qwen
 from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
@@ -50,20 +50,14 @@ def _merger_rows(at: str, names: tuple[str, str], wide: int, n_out: int) -> Iter
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
     """Qwen2-VL's, and for each patch four learned positions and their shares."""
     out = qwen.inputs(c)
-    n = out["patches"].ne[1]
-    for i in range(4):
-        out[f"corner_{i}"] = G.input(f"corner_{i}", (n,), "i32")
-        out[f"share_{i}"] = G.input(f"share_{i}", (n, 1), "f32")
-    return out
+    return out | learned.inputs(out["patches"].ne[1])
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     """Rows [n_out * (1 + deepstack layers), n] of an image."""
     n = inputs["patches"].ne[1]
     x = G.add(qwen.embed_frames(c, w, inputs["patches"]), w["v.patch_embd.bias"])
-    for i in range(4):
-        learned = G.get_rows(w["v.position_embd.weight"], inputs[f"corner_{i}"])
-        x = G.add(x, G.mul(learned, inputs[f"share_{i}"]))
+    x = learned.added(w, x, inputs)
     n_rows = exact_div(n, c.merge**2)
     assert n_rows is not None  # the inputs have whole squares
     parts = []
@@ -96,21 +90,10 @@ def _two(w: Weights, names: tuple[str, str], x: Tensor) -> Tensor:
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
     out = qwen.values(c, pixels)
-    n = len(out["patches"])
-    side = c.side
+    y, x = np.split(out["positions"][: 2 * len(out["patches"])], 2)
     ends = [edge // c.patch_size for edge in pixels.shape[:2]]
-    taps = []
-    for places, end in zip((out["positions"][:n], out["positions"][n : 2 * n]), ends, strict=True):
-        # the first and the last patch have the first and the last learned position
-        at = places.astype(np.float32) * np.float32(side - 1) / np.float32(max(end - 1, 1))
-        low = np.floor(at).astype(np.int32)
-        share = at - low
-        taps.append([(low, 1 - share), (np.minimum(low + 1, side - 1), share)])
-    for i in range(4):
-        (y, share_y), (x, share_x) = taps[0][i // 2], taps[1][i % 2]
-        out[f"corner_{i}"] = y * side + x
-        out[f"share_{i}"] = (share_y * share_x)[:, None].astype(np.float32)
-    return out
+    lines, places = (learned.from_end_to_end(end, c.side) for end in ends)
+    return out | learned.values(y, x, lines, places, c.side)
 
 
 QWEN3VL = Family(

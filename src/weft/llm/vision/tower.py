@@ -9,17 +9,20 @@ from weft.llm.vision.config import Family, TowerConfig, read_tower_config
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4
 from weft.llm.vision.glm4v import GLM4V
+from weft.llm.vision.hunyuan import HUNYUAN
 from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
+from weft.llm.vision.paddleocr import PADDLEOCR
 from weft.llm.vision.pixtral import PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
 
 FAMILIES: Mapping[str, Family] = {
-    "gemma3": GEMMA3, "gemma4v": GEMMA4, "glm4v": GLM4V, "idefics3": IDEFICS3, "internvl": INTERNVL,
-    "lfm2": LFM2, "mlp": LLAVA, "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL,
+    "gemma3": GEMMA3, "gemma4v": GEMMA4, "glm4v": GLM4V, "hunyuanvl": HUNYUAN,
+    "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2, "mlp": LLAVA,
+    "paddleocr": PADDLEOCR, "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL,
     "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""

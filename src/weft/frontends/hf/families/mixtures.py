@@ -70,6 +70,29 @@ def _plain_rope(c: Config) -> Pairs:
     return ()
 
 
+_AXES = ("xdrope_section", "mrope_section")
+
+
+def _hunyuan_common(c: Config) -> Pairs:
+    """The common metadata; a mixture of one expert is a dense model."""
+    for key, value in common_keys(c):
+        if c.n_expert > 1 or not key.startswith("expert_"):
+            yield key, value
+
+
+def _hunyuan_images(c: Config) -> Pairs:
+    """The sections of rotation by place in the text, place and line in an image, and its number,
+    and the factor that stretches the base. Raises FormatError for other sections."""
+    sections = next((c.rope[key] for key in _AXES if c.rope.get(key)), None)
+    if not isinstance(sections, list) or len(sections) != 4:
+        raise c.bad("rope_scaling", f"has the sections {sections!r}; weft computes four of them")
+    yield "rope.dimension_sections", [int(n) for n in sections]
+    yield "rope.scaling.alpha", float(c.rope.get("alpha") or 0.0)
+    yield "rope.scaling.type", "none"
+    yield "rope.scaling.factor", float(c.rope.get("factor") or 1.0)
+    yield "rope.scaling.original_context_length", c["max_position_embeddings"]
+
+
 def _untied(c: Config, name: str, values: Values) -> Named:
     if name != "lm_head.weight" or not c.get("tie_word_embeddings"):
         yield from split_experts(c, name, values)
@@ -320,11 +343,19 @@ FAMILIES = {
     "hunyuan-moe": Family(
         "hunyuan-moe", _hunyuan_keys, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
+    "hunyuan_vl": Family(
+        "hunyuan_vl", _hunyuan_images, common=_hunyuan_common, vocab=_hunyuan_vocab, change=_untied,
+        defaults=ROTARY,
+    ),
     "hy_v3": Family("hy_v3", _hy_keys, common=drafting, change=split_experts, defaults=ROTARY),
     "minimax-m2": Family("minimax-m2", _minimax_keys, defaults=ROTARY, experts=("w1", "w2", "w3")),
     "dbrx": Family("dbrx", common=_dbrx_keys, f32_routers=False, change=_dbrx_change),
     "ernie4_5": Family(
         "ernie4_5", change=ernie_parts, vocab=ernie_vocab,
+        defaults={"rope_theta": 500000.0, "head_dim": 128},
+    ),
+    "paddleocr": Family(
+        "paddleocr", change=ernie_parts, vocab=ernie_vocab,
         defaults={"rope_theta": 500000.0, "head_dim": 128},
     ),
     "chatglm": Family("chatglm", common=_chat_keys, vocab=_chat_vocab, defaults=_PARTIAL),

@@ -28,6 +28,7 @@ _FILES = {
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
     "Gemma4ForConditionalGeneration VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
+    "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
 

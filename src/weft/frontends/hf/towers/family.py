@@ -19,6 +19,13 @@ from weft.records import dataclass
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 
+SIGLIP = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out", "layer_norm1": "ln1", "layer_norm2": "ln2",
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+}  # fmt: skip
+"""Names of the tensors of a layer of SigLIP."""
+
 
 @dataclass(frozen=True)
 class TowerFamily:
@@ -39,6 +46,8 @@ class TowerFamily:
     """Beginnings of the names of tensors that serve another task."""
     kernels: tuple[str, ...] = ()
     """Parts of the names of matrices that are f16 in a file of any type."""
+    f32: tuple[str, ...] = ()
+    """Parts of the names of matrices that are f32 in a file of any type."""
 
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """GGUF names and values of all tensors. Raises FormatError for one without a place."""
@@ -82,7 +91,7 @@ def no_keys(c: Config) -> Pairs:
 def as_file(tower: TowerFamily) -> Family:
     """The family of the file that has the tower."""
     return Family(
-        "clip", tower.keys, no_keys, vocab=no_vocabulary, f32=("position_embd",),
+        "clip", tower.keys, no_keys, vocab=no_vocabulary, f32=("position_embd", *tower.f32),
         kernels=(".conv1d.", *tower.kernels),
     )  # fmt: skip
 
@@ -114,9 +123,11 @@ def vision_keys(
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     defaults: Mapping[str, int] | None = None,
+    alone: bool = False,
 ) -> Pairs:
     """The keys of all towers for images; `defaults` are of vision_config. Without `mean` and `std`
-    they come from preprocessor_config.json; without `image_size` it comes from config.json."""
+    they come from preprocessor_config.json; without `image_size` it comes from config.json. `alone`
+    is for a kind whose files name the projector as that of the only tower."""
     part = "vision_config"
 
     def count(key: str) -> int:
@@ -133,14 +144,34 @@ def vision_keys(
     yield "vision.attention.head_count", count("num_attention_heads")
     for name, given in (("image_mean", mean), ("image_std", std)):
         yield f"vision.{name}", np.array(given or _colours(c, name), np.float32)
-    yield "vision.projector_type", projector
+    yield ("projector_type" if alone else "vision.projector_type"), projector
     values = part_of(c, part)
     eps = values.get("layer_norm_eps", values.get("rms_norm_eps", 1e-6))
     yield "vision.attention.layer_norm_epsilon", eps
 
 
+def image_processor(c: Config) -> Mapping[str, Any]:
+    """The settings of the folder's image processor, in either of its files."""
+    newer = c.json("processor_config.json").get("image_processor")
+    return c.json("preprocessor_config.json") | (newer if isinstance(newer, dict) else {})
+
+
+def pixel_keys(c: Config, least: int, most: int) -> Iterator[tuple[str, int]]:
+    """The limits of the pixels of an image, by the image processor or these."""
+    given = image_processor(c)
+    size = given.get("size")
+    size = size if isinstance(size, dict) else {}
+    for key, edge, usual in (("min", "shortest_edge", least), ("max", "longest_edge", most)):
+        value = next(
+            (v for v in (given.get(f"{key}_pixels"), size.get(edge)) if v is not None), usual
+        )
+        if type(value) is not int or not 1 <= value < 1 << 31:
+            raise c.bad(f"{key}_pixels", f"of the image processor is {value!r}; it is a count")
+        yield f"vision.image_{key}_pixels", value
+
+
 def _colours(c: Config, name: str) -> Sequence[float]:
-    values = c.json("preprocessor_config.json").get(name)
+    values = image_processor(c).get(name)
     if not isinstance(values, list) or len(values) != 3:
         raise FormatError(
             f"{c.folder}: preprocessor_config.json has no {name} with three numbers; download the "

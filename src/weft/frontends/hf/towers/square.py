@@ -15,7 +15,7 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named, in_order
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers.family import TowerFamily, part_of
+from weft.frontends.hf.towers.family import TowerFamily, image_processor, part_of
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
@@ -113,9 +113,7 @@ def _common(c: Config) -> Pairs:
     yield "vision.feed_forward_length", c.count("hidden_size" if old else "intermediate_size")
     yield "vision.block_count", max(_layers(c))
     yield "vision.attention.head_count", c.count("num_attention_heads", "num_heads")
-    seen = c.json("preprocessor_config.json")
-    newer = c.json("processor_config.json").get("image_processor")
-    seen |= newer if isinstance(newer, dict) else {}
+    seen = image_processor(c)
     for name in ("image_mean", "image_std"):
         values = seen.get(name, c[name])
         if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):

@@ -9,6 +9,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.towers.family import (
+    SIGLIP,
     TowerFamily,
     audio_keys,
     colours_first,
@@ -22,9 +23,7 @@ _IDEFICS3 = {
     "vision_model.embeddings.position_embedding": "v.position_embd",
     "vision_model.post_layernorm": "v.post_ln",
     "connector.modality_projection.proj": "mm.model.fc",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out", "layer_norm1": "ln1", "layer_norm2": "ln2",
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    **SIGLIP,
 }  # fmt: skip
 _INTERNVL = {
     "vision_tower.embeddings.cls_token": "v.class_embd",
@@ -78,7 +77,7 @@ _LFM2_NAMES = {
     },
     "multi_modal_projector.layer_norm": "mm.input_norm",
     "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
-    **{name: file for name, file in _IDEFICS3.items() if not file.startswith(("v.", "mm."))},
+    **SIGLIP,
 }  # fmt: skip
 
 
