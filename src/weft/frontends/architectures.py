@@ -26,6 +26,12 @@ FILES = {
         "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
         "kimi-linear": "KimiLinearForCausalLM KimiLinearModel",
     },
+    "diffusion": {
+        "dream": "DreamModel",
+        "llada": "LLaDAModelLM",
+        "llada-moe": "LLaDAMoEModel LLaDAMoEModelLM",
+        "rnd1": "RND1",
+    },
     "encoders": {
         "eurobert": "EuroBertModel JinaEmbeddingsV5Model",
         "gemma-embedding": "Gemma3TextModel",
