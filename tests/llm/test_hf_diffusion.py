@@ -55,6 +55,12 @@ def save(folder: Path, name: str, **changes: object) -> Any:
         for old, new in LLADA.items():
             tensors = {key.replace(old, new): t for key, t in tensors.items()}
         config = {}
+    for key in [key for key in tensors if ".experts." in key]:  # the makers have a tensor for each
+        base, both = key.rpartition(".")[0], tensors.pop(key)
+        for i, matrix in enumerate(both):
+            names = ["gate_proj", "up_proj"] if key.endswith("gate_up_proj") else ["down_proj"]
+            parts = zip(names, matrix.chunk(len(names)), strict=True)
+            tensors |= {f"{base}.{i}.{part}.weight": t for part, t in parts}
     for key in ("rope_parameters", "layer_types"):
         config.pop(key, None)
     config |= keys | {"architectures": [name], "mask_token_id": 398} | changes

@@ -6,7 +6,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
 from weft.frontends.hf.family import ROTARY, Family, never
-from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys
+from weft.frontends.hf.keys import Pairs, pooling_keys
 from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_bpe
 
 _LLADA_NAMES = {
@@ -27,14 +27,8 @@ def _both_sides(c: Config, shifts: bool) -> Pairs:
     yield "attention.causal", False
     if not shifts:
         yield "diffusion.shift_logits", False
-
-
-def _llada_common(c: Config) -> Pairs:
-    sizes = {"embedding_length": c.n_embd, "feed_forward_length": c.count("mlp_hidden_size")}
-    for key, value in common_keys(c):
-        yield key, value
-        if key == "context_length":
-            yield from sizes.items()
+    elif c.get("mask_token_id") is not None:
+        yield "tokenizer.ggml.mask_token_id", c["mask_token_id"]
 
 
 def _llada_keys(c: Config) -> Pairs:
@@ -43,6 +37,8 @@ def _llada_keys(c: Config) -> Pairs:
             raise c.bad(key, f"is {c[key]!r}, which must be {value!r} here")
     yield from pooling_keys(c)
     yield from llama_keys(c)
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c.count("mlp_hidden_size")
     yield from _both_sides(c, shifts=False)
 
 
@@ -76,8 +72,8 @@ _ROTARY = {**ROTARY, "use_sliding_window": False}
 
 FAMILIES = {
     "llada": Family(
-        "llada", _llada_keys, common=_llada_common, names=_LLADA_NAMES, outer={"ff_out": "output"},
-        vocab=_llada_vocab, adjacent=True, defaults=ROTARY,
+        "llada", _llada_keys, names=_LLADA_NAMES, outer={"ff_out": "output"}, vocab=_llada_vocab,
+        adjacent=True, defaults=ROTARY,
     ),
     "llada-moe": Family(
         "llada-moe", _llada_moe_keys, change=split_experts, defaults=ROTARY, norm_topk=False,
