@@ -52,6 +52,8 @@ def page(text: str, table: str) -> str:
 def _value(default: object) -> str:
     if isinstance(default, tuple):
         return " ".join(f"`{text}`" for text in default).replace("\n", "\\n")
+    if isinstance(default, str):
+        return f"`{default}`"
     return "none" if default is None else f"{default:g}"
 
 

@@ -25,6 +25,12 @@ SCHEMA_UNITS = 1 << 25
 """Maximum work on a JSON schema before it is compiled: 64 units and the length of its pointer for
 each visit to a part of it."""
 
+DIFFUSION_STEPS = 4096
+"""Maximum number of steps of a text by diffusion."""
+DIFFUSION_TOKENS = 1 << 22
+"""Maximum number of tokens that the steps of a text by diffusion compute, each of them the prompt
+and the whole answer: 1024 steps of 4096 tokens."""
+
 MEDIA_BYTES = 64 << 20
 """Maximum number of bytes of a file of an image or a sound."""
 PIXELS = 1 << 25

@@ -63,7 +63,10 @@ def test_every_flag() -> None:
         --dry-multiplier 0.7 --dry-base 1.5 --dry-allowed-length 3 --dry-penalty-last-n 99
         --dry-sequence-breaker \\n --dry-sequence-breaker . --mirostat 2 --mirostat-lr 0.2
         --mirostat-ent 4 --adaptive-target 0.5 --adaptive-decay 0.8 --logit-bias 5+1.5
-        -l 7-inf --samplers top_k;temperature --regex a+ --count 4""".split()
+        -l 7-inf --samplers top_k;temperature --regex a+ --count 4 --diffusion-steps 9
+        --diffusion-block-length 8 --diffusion-algorithm 1 --diffusion-alg-temp 0.3
+        --diffusion-schedule cosine --diffusion-cfg-scale 1.5
+        --diffusion-add-gumbel-noise 1""".split()
     assert parsed(*line) == (
         "x",
         SamplingParams(
@@ -75,6 +78,9 @@ def test_every_flag() -> None:
             dry_sequence_breakers=("\n", "."), mirostat=2, mirostat_eta=0.2, mirostat_tau=4,
             adaptive_target=0.5, adaptive_decay=0.8,
             logit_bias={5: 1.5, 7: float("-inf")}, samplers="top_k;temperature", regex="a+",
+            diffusion_steps=9, diffusion_block_length=8, diffusion_algorithm="entropy",
+            diffusion_alg_temp=0.3, diffusion_schedule="cosine", diffusion_cfg_scale=1.5,
+            diffusion_add_gumbel_noise=1,
         ),
         4,
     )  # fmt: skip
@@ -84,7 +90,8 @@ def test_flags_of_numbers_set_their_fields() -> None:
     numbers = [n for n, o in SAMPLING_OPTIONS.items() if type(o.default) in (int, float)]
     assert len(numbers) > 20
     for name in numbers:
-        value = 2 if name in ("mirostat", "dry_base") else type(SAMPLING_OPTIONS[name].default)(0.5)
+        least = name in ("mirostat", "dry_base", "diffusion_steps")
+        value = 2 if least else type(SAMPLING_OPTIONS[name].default)(0.5)
         for flag in SAMPLING_OPTIONS[name].flags:
             assert parsed(flag, str(value))[1] == SamplingParams(**{name: value}), flag
 

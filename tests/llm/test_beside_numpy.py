@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.llm.made_models import EXPERTS, TOKENS, configure, context, keys_of, 
 from tests.llm.other_models import PLAIN_MLA
 from tests.llm.plain_llama import Array, rms, softmax
 from tests.llm.tiny import write_model
+from weft.llm.model import Model
 from weft.llm.weights import Row
 
 BASE = 1000.0
@@ -76,12 +78,12 @@ def rotate(x: Array, n_rot: int, halves: bool, base: float = BASE) -> Array:
 
 def attend(
     q: Array, k: Array, v: Array, scale: float = 0.0, *, window: int = 0, cap: float = 0.0,
-    slopes: Array | None = None,
+    slopes: Array | None = None, causal: bool = True,
 ) -> Array:  # fmt: skip
-    """Causal attention of q [n, heads, d] to k and v [n, kv heads, d]: [n, heads, d]."""
+    """Attention of q [n, heads, d] to k and v [n, kv heads, d]: [n, heads, d]."""
     n, heads, d = q.shape
     back = np.arange(n)[:, None] - np.arange(n)
-    hidden = (back < 0) | (back >= window if window else False)
+    hidden = ((back < 0) & causal) | (back >= window if window else False)
     out = []
     for h in range(heads):
         g = h * k.shape[1] // heads
@@ -126,6 +128,25 @@ def arctic(x: Array, layer: Layer, il: int) -> Array:
 def llama(x: Array, layer: Layer, il: int) -> Array:
     x = x + turned(rms(x) * layer["attn_norm"], layer)
     return x + gated(rms(x) * layer["ffn_norm"], layer)
+
+
+def dream(x: Array, layer: Layer, il: int, *, halves: bool = True) -> Array:
+    """Tokens see those on both sides."""
+    x = x + turned(rms(x) * layer["attn_norm"], layer, halves=halves, causal=False)
+    return x + gated(rms(x) * layer["ffn_norm"], layer)
+
+
+def rnd1(x: Array, layer: Layer, il: int, *, whole: bool = True) -> Array:
+    """The same with normed heads and two of five experts, whose weights have the sum 1, if
+    `whole`."""
+    q, k, v = heads(rms(x) * layer["attn_norm"], layer)
+    q, k = rms(q) * layer["attn_q_norm"], rms(k) * layer["attn_k_norm"]
+    q, k = (rotate(y, y.shape[-1], True) for y in (q, k))
+    x = x + linear(attend(q, k, v, causal=False).reshape(len(x), -1), layer, "attn_output")
+    y = rms(x) * layer["ffn_norm"]
+    scores = softmax(linear(y, layer, "ffn_gate_inp"))
+    moe = mixture(y, layer, scores)
+    return x + (moe if whole else moe * np.sort(scores)[:, -2:].sum(axis=1, keepdims=True))
 
 
 def plamo(x: Array, layer: Layer, il: int) -> Array:
@@ -288,6 +309,10 @@ GROK: dict[str, object] = EXPERTS | {
 
 # name: the block in NumPy, its architecture and metadata besides that of a tiny llama
 MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
+    "dream": (dream, "dream", {"attention.causal": False}),
+    "llada": (partial(dream, halves=False), "llada", {}),
+    "llada-moe": (partial(rnd1, whole=False), "llada-moe", EXPERTS),
+    "rnd1": (rnd1, "rnd1", EXPERTS),
     "jais": (jais, "jais", {"attention.max_alibi_bias": 8.0}),
     "arctic": (arctic, "arctic", EXPERTS | {"expert_feed_forward_length": 0}),
     "nanbeige": (llama, "nanbeige", {"num_loops": 3}),
@@ -369,10 +394,12 @@ def test_talkie(tmp_path: Path) -> None:
 
 
 def same(tmp_path: Path, meta: dict[str, Any], tensors: dict[str, Any], want: Array) -> None:
-    """Holds weft's logits of TOKENS to those that are wanted, at once and one by one."""
+    """Holds weft's logits of TOKENS to those that are wanted, at once and, where tokens see those
+    before them alone, one by one."""
     assert want.std() > 0.1
     path = write_model(tmp_path / "m.gguf", meta, tensors)
-    for options in ({}, {"n_ubatch": 1, "flash": False}):
+    second = {"n_ubatch": 1} if Model.open(path).config.causal else {}
+    for options in ({}, {"flash": False, **second}):
         got = context(path, **options).decode(TOKENS, outputs="all")
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
 

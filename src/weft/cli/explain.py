@@ -163,7 +163,7 @@ def explain(
         )
     for tower in loaded.towers:
         tower.require_width(loaded.config.n_embd, loaded.file.path.name)
-    rows = rows_needed(own.parallel, drafts)
+    rows = rows_needed(own.parallel, drafts, loaded.config)
     # a plan file has it, too
     several = None if own.parallel == 1 and load["plan"] else own.parallel
     sizes = load | {"n_outputs": rows, "n_seq_max": several}
@@ -185,7 +185,7 @@ def explain(
             plan,
             kept=PrefixOptions(**kept),
             beside=beside,
-            rows_for=lambda n: rows_needed(n, drafts),
+            rows_for=lambda n: rows_needed(n, drafts, loaded.config),
         )
         if report is not None:
             data["machines"] = report.to_json()

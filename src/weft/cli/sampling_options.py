@@ -77,6 +77,7 @@ _OWN: dict[str, tuple[Any, dict[str, Any]]] = {
         "help": "The chain in order; those not named are left out.", "metavar": "NAMES",
         "default": ";".join(SAMPLERS),
     }),
+    "diffusion_algorithm": (str, {"metavar": "NAME|0-4"}),
     "grammar": (str | None, {"help": "A grammar for the text, Lark or GBNF: itself or its file."}),
     "json_schema": (str | None, {"help": "Write JSON of this schema: itself or its file."}),
 }  # fmt: skip

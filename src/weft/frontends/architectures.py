@@ -29,6 +29,12 @@ FILES = {
         "bailingmoe3": "BailingMoeV3ForCausalLM BailingHybridForCausalLM "
         "BailingMoeV3VLForConditionalGeneration",
     },
+    "diffusion": {
+        "dream": "DreamModel",
+        "llada": "LLaDAModelLM",
+        "llada-moe": "LLaDAMoEModel LLaDAMoEModelLM",
+        "rnd1": "RND1",
+    },
     "encoders": {
         "eurobert": "EuroBertModel JinaEmbeddingsV5Model",
         "gemma-embedding": "Gemma3TextModel",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from weft.llm.compute.steps import Step
     from weft.llm.config import (
         CompressionConfig,
+        DiffusionConfig,
         HyperConfig,
         IndexerConfig,
         MlaConfig,
@@ -83,9 +84,9 @@ if TYPE_CHECKING:
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
            "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate", "Chosen", "Completion",
            "CompressionConfig", "Context", "ControlVector", "ControlVectors", "Counters",
-           "DraftOptions", "FinishReason", "GenerateOptions", "Hearing", "HyperConfig",
-           "IndexerConfig", "KVCache", "LLMArguments", "Medium", "MemoryUse", "Message",
-           "MlaConfig", "Model", "ModelConfig", "MoeConfig", "Outputs", "Perplexity",
+           "DiffusionConfig", "DraftOptions", "FinishReason", "GenerateOptions", "Hearing",
+           "HyperConfig", "IndexerConfig", "KVCache", "LLMArguments", "Medium", "MemoryUse",
+           "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig", "Outputs", "Perplexity",
            "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked", "RecurrentConfig",
            "Regime", "RopeConfig", "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles",
            "ScaledSet", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
@@ -110,8 +111,9 @@ _HOMES = {
     "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
-        "CompressionConfig", "HyperConfig", "IndexerConfig", "MlaConfig", "ModelConfig",
-        "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig", "RopeScaling", "Temperature",
+        "CompressionConfig", "DiffusionConfig", "HyperConfig", "IndexerConfig", "MlaConfig",
+        "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig", "RopeScaling",
+        "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

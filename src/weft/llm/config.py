@@ -249,6 +249,17 @@ class RecurrentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DiffusionConfig:
+    """How a model that writes by diffusion was trained to."""
+
+    shifts: bool
+    """True if the logits of a token are in the row of the token before it."""
+    block_length: int
+    """Number of tokens that are written before any that follow them, if a request says nothing
+    else; 0: there are no blocks."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The hyper-parameters of a model. Numbers of heads and widths of feed-forward layers may
     differ between layers."""
@@ -358,6 +369,8 @@ class ModelConfig:
 
     causal: bool = True
     """True if a token sees only earlier ones. If not, a text must be computed at once."""
+    diffusion: DiffusionConfig | None = None
+    """How the model writes by diffusion; None: it writes token by token, or not at all."""
     pooling: Pooling = "none"
     """The pooling of the embeddings of a text's tokens."""
     dense: tuple[int, ...] = ()

@@ -135,7 +135,7 @@ class Opening:
             if n_seqs is None:
                 n_seqs = options["n_seq_max"] = self._most_sequences(options)
             if self.model.writes:
-                options.setdefault("n_outputs", rows_needed(n_seqs, drafting))
+                options.setdefault("n_outputs", rows_needed(n_seqs, drafting, config))
         n_ctx = options.get("n_ctx")
         if options.get("n_ubatch") is None and (not config.causal or config.n_encoder):
             options["n_ubatch"] = n_ctx  # every token attends to the whole text
@@ -213,6 +213,14 @@ class DraftModels:
         self.layer: Model | None = None
         """A layer of the same file."""
         if options is None or not model.writes:
+            return
+        if model.config.diffusion is not None:
+            if options.model is not None or options.layers:
+                raise ContextError(
+                    f"{model.file.path} writes in any order (by diffusion), so that nothing can "
+                    "draft for it; leave out the model or the layers that draft"
+                )
+            self.options = None
             return
         if options.model is not None:
             self.second = Model.open(options.model)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
+from weft.frontends.architectures import FILES
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.mixes import MIXES
 from weft.llm import Tokenizer
@@ -106,6 +107,8 @@ class ModelCard:
     @property
     def writes(self) -> bool:
         """False for a model that only gives embeddings or scores."""
+        if self.architecture in FILES["diffusion"]:
+            return True
         config = read_config(self._file)
         return config.causal and config.pooling in ("none", "last")
 

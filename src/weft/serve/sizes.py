@@ -48,6 +48,11 @@ def open_served(
     )  # fmt: skip
 
 
+def writes(config: ModelConfig) -> bool:
+    """False for a model that only gives embeddings or scores."""
+    return config.diffusion is not None or (config.causal and config.pooling in ("none", "last"))
+
+
 def serve_sizes(
     config: ModelConfig,
     options: ServeOptions,
@@ -60,16 +65,20 @@ def serve_sizes(
     """The sizes for `options.parallel` texts; `n_ctx` and `n_ubatch` are those of the command line
     (None: the default; an `n_ctx` of 0 is the length that the model was trained for)."""
     longest = min(config.n_ctx_train, DEFAULT_TEXT)
-    n_ctx = options.parallel * longest if n_ctx is None else n_ctx or config.n_ctx_train
+    by_diffusion = config.diffusion is not None
+    if n_ctx is None:  # texts by diffusion have cells during a step alone
+        n_ctx = longest if by_diffusion else options.parallel * longest
+    n_ctx = n_ctx or config.n_ctx_train
     longest = min(EMBEDDED if n_ubatch is None else n_ubatch, config.n_ctx_train)
-    n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
+    if n_ubatch is None:  # a step computes whole texts there
+        n_ubatch = n_ctx if by_diffusion else min(512, n_ctx)
     writing: dict[str, Any] | None = None
     embedding: dict[str, Any] | None = None
-    if config.causal and config.pooling in ("none", "last"):
+    if writes(config):
         writing = {
             "n_ctx": n_ctx,
             "n_ubatch": max(n_ubatch, options.parallel),
-            "n_outputs": max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
+            "n_outputs": max(rows_needed(options.parallel, drafting, config), SCORED_AT_ONCE),
             "n_seq_max": options.parallel,
         }
     if embeddings or writing is None:

@@ -66,7 +66,7 @@ class Folder:
 
     def _whole(self, pairs: Pairs, file_type: int) -> Iterator[tuple[str, object]]:
         for key, value in pairs:
-            whole = key.startswith(("general.", "tokenizer.", "xielu."))
+            whole = key.startswith(("general.", "tokenizer.", "xielu.", "diffusion."))
             name = key if whole else f"{self.family.arch}.{key}"
             yield name, file_type if key == "general.file_type" else value
 

@@ -17,10 +17,10 @@ from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.admission import POLICY, Admission, Policy
 from weft.llm.engine.batches import DELAY
+from weft.llm.engine.diffusion import writer_for
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
 from weft.llm.engine.stats import EngineStats
-from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Engine:
                 f"{n_seq} texts at once, but `n_ubatch` is {context.n_ubatch}, `n_batch` "
                 f"{context.n_batch} and n_outputs {context.n_outputs}; make them larger"
             )
-        self._writer = Writer(
+        self._writer = writer_for(
             context, tokenizer, max_text=max_text, prompt_share=prompt_share,
             prompt_delay=prompt_delay, drafting=drafting, prefixes=prefixes,
             admission=Admission(scheduling_policy, max_wait, n_slots=n_seq),

@@ -82,7 +82,8 @@ class Growth:
         self._sampler = sampler
         self._stream = tokenizer.stream(special=special)
         self._stops = stops
-        self._ends = ends
+        self.ends = ends
+        """The tokens that end the text."""
         self._max_tokens = max_tokens
         self._min_tokens = min_tokens if ends else 0
         self._n_logprobs = logprobs
@@ -113,11 +114,16 @@ class Growth:
         """Draws a token from `logits` [n_vocab]; returns the text that has become certain.
 
         While `finish_reason` is empty, `token` must be decoded next."""
-        token = self.token = self._drawn(logits)
-        self.n_drawn += 1
+        token = self._drawn(logits)
         if self._n_logprobs is not None:
             self.logprobs.append(token_logprobs(logits, token, self._n_logprobs))
-        if token in self._ends:
+        return self.append(token)
+
+    def append(self, token: int) -> str:
+        """Appends a token that was drawn; returns the text that has become certain."""
+        self.token = token
+        self.n_drawn += 1
+        if token in self.ends:
             self.ended_by_token = True
             return self.finish("stop")
         self.ids.append(token)
@@ -137,7 +143,7 @@ class Growth:
         if self.n_drawn >= self._min_tokens:
             return self._sampler.sample(logits)
         others = np.array(logits)
-        others[[id_ for id_ in self._ends if id_ < len(others)]] = -np.inf
+        others[[id_ for id_ in self.ends if id_ < len(others)]] = -np.inf
         if self._sampler.params.constrained:
             try:
                 return self._sampler.sample(others)

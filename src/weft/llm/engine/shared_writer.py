@@ -12,10 +12,10 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.compute.extra_contexts import TurnLock
 from weft.llm.drafting.drafting import Drafting
+from weft.llm.engine.diffusion import writer_for
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
-from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 
@@ -34,7 +34,7 @@ class SharedWriter:
     ) -> None:
         """`drafting` and `prefixes` are passed to `Writer`."""
         self._tokenizer = tokenizer
-        self._writer = Writer(
+        self._writer = writer_for(
             context, tokenizer, prompt_share=context.n_batch, drafting=drafting, prefixes=prefixes
         )
         self._turns = TurnLock()

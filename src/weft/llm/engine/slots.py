@@ -166,7 +166,8 @@ class Slots:
     @property
     def _shares_cells(self) -> bool:
         """True if sequences can share cells at any position."""
-        return self.cache.states is None and self.cache.window is None
+        causal = self._context.model.config.causal
+        return causal and self.cache.states is None and self.cache.window is None
 
     @property
     def n_promised(self) -> int:
@@ -176,6 +177,8 @@ class Slots:
     def need(self, text: Ticket) -> int:
         """The number of cells to promise to a text; its last token needs none."""
         request = text.request
+        if not self._context.model.config.causal:
+            return 0  # it has cells during a step alone
         room = self._max_text if request.whole else ROOM
         n = room if request.max_tokens is None else request.max_tokens
         first = self._context.model.config.n_encoder > 0  # the decoder's first token

@@ -104,6 +104,11 @@ class Writer:
         require_fits(request.prompt, self.max_text - first, config.n_ctx_train)
         if config.n_encoder and request.prompt_logprobs is not None:
             raise ContextError("prompt_logprobs are of a decoder; an encoder reads this prompt")
+        if config.diffusion is None and (options := request.sampling.of_diffusion):
+            raise ContextError(
+                "is of models that write by diffusion, and this one writes token by token; leave "
+                "it out", argument=options[0],
+            )  # fmt: skip
         images = self.context.input_rows
         ids = [id_ for id_ in request.prompt if id_ not in images]
         if len(ids) < len(request.prompt) and request.prompt_logprobs is not None:
@@ -139,9 +144,7 @@ class Writer:
         """Gives slots to waiting texts, makes room, and packs the next tokens of running texts: of
         all, or if batches are `overlapping`, of the group whose turn it is. It may be empty."""
         start = perf_counter()
-        self._drop_cancelled()
-        self._admit()
-        self._drop_late()  # not before: a step may take longer than a text may wait
+        self._take_turns()
         dropped = self._slots.shift()
         if self._verification is not None:
             for slot, at, n in dropped:
@@ -154,6 +157,12 @@ class Writer:
         batch = pack(slots, n_most, self.prompt_chunk, delays=overlapping)
         batch.start = start
         return batch
+
+    def _take_turns(self) -> None:
+        """Ends cancelled texts, gives slots to waiting ones, and refuses those that are late."""
+        self._drop_cancelled()
+        self._admit()
+        self._drop_late()  # not before: a step may take longer than a text may wait
 
     def run(self, batch: StepBatch, step: Step | None = None) -> NDArray[np.float32]:
         """Computes a batch, or waits for the step in flight that computes it. Returns its rows."""
@@ -225,8 +234,7 @@ class Writer:
             if not self._slots.recover() and alone:
                 self._end(slot, "error", error)
                 return
-            part = StepBatch()
-            part.add(slot, min(n, slot.n_left))
+            part = self._alone(slot, n)
             try:
                 rows = self.run(part)
             except Exception as own:
@@ -234,6 +242,12 @@ class Writer:
                 self._end(slot, "error", own)
             else:
                 self.postprocess(part, rows)
+
+    def _alone(self, slot: Slot, n: int) -> StepBatch:
+        """The batch of a slot that had `n` tokens in a batch that failed."""
+        part = StepBatch()
+        part.add(slot, min(n, slot.n_left))
+        return part
 
     # ---- batches in flight ----
 

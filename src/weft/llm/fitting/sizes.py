@@ -124,7 +124,7 @@ def plan_to_run(model: Model, n_ctx: int, options: PlanArguments) -> ContextPlan
     """The plan of the context in which `weft run` writes a text, whether or not it fits. Such a
     context has memory for the logits of one text and its drafts, not of a whole ubatch."""
     if model.writes:
-        options = {"n_outputs": rows_needed(1, DraftOptions()), **options}
+        options = {"n_outputs": rows_needed(1, DraftOptions(), model.config), **options}
     return prepare(model, n_ctx=n_ctx, must_fit=False, **options)
 
 

@@ -42,7 +42,6 @@ ARCHITECTURES = _Table()
 
 
 _OTHERS = {
-    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), "writes in any order (diffusion)"),
     **dict.fromkeys(("dflash", "eagle3", "gemma4-assistant"), "drafts tokens for another model"),
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
     "clip": "turns images into rows for another model (give it as --mmproj)",
@@ -62,7 +61,7 @@ def find_architecture(name: str) -> Architecture:
     not run it yet, or names those alike and lists the known ones."""
     if name in _OTHERS:
         what = f"a model of the architecture {name!r} {_OTHERS[name]}"
-        raise FormatError(f"{what}; weft runs models that write text token by token")
+        raise FormatError(f"{what}; weft runs models that write text")
     if name not in ARCHITECTURES:
         if name in _NOT_YET:
             raise FormatError(

@@ -8,11 +8,14 @@ from dataclasses import field
 from typing import Any
 
 from weft.errors import ContextError
+from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
 MOST = 30
 """Maximum number of tokens of a draft."""
 P_MIN = 0.4
+DIFFUSION_ROWS = 512
+"""Rows of logits for texts by diffusion; a step reads a row for each mask that it may write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class DraftOptions:
             raise ContextError(f"is {self.p_min}; it must be in 0..1", argument="p_min")
 
 
-def rows_needed(n_texts: int, options: DraftOptions | None) -> int:
-    """The rows of logits (`n_outputs`) that `n_texts` texts need, with drafts or without (None)."""
+def rows_needed(n_texts: int, options: DraftOptions | None, config: ModelConfig) -> int:
+    """The rows of logits (`n_outputs`) that `n_texts` texts of a model need, with drafts or without
+    (None)."""
+    if config.diffusion is not None:
+        return max(n_texts, DIFFUSION_ROWS)
     return n_texts if options is None else max(n_texts, options.most + 1)

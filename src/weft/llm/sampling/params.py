@@ -15,18 +15,30 @@ from dataclasses import field, fields
 from numbers import Integral, Real
 from typing import Any, TypedDict, TypeVar
 
+from weft.bounds import DIFFUSION_STEPS
 from weft.errors import ContextError
-from weft.options import Option, require_options
+from weft.options import Option, require_choice, require_options
 from weft.records import dataclass
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
             "temperature", "adaptive_p")  # fmt: skip
 """The samplers of the chain in their default order; adaptive_p is last in any."""
+ALGORITHMS = ("origin", "entropy", "margin", "random", "confidence")
+"""The algorithms that choose the tokens of a step of diffusion, by llama.cpp's numbers."""
+SCHEDULES = ("linear", "cosine")
+"""How the number of tokens of such steps changes."""
 BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
 """Default sequence breakers of DRY."""
 _ALIASES = {
     "typical": "typ_p", "typical_p": "typ_p", "temp": "temperature", "nucleus": "top_p",
 }  # fmt: skip
+
+_ALGORITHMS = {
+    "maskgit_plus": "confidence",
+    "low_confidence": "confidence",
+    "topk_margin": "margin",
+}
+"""Names of these algorithms in other programs."""
 
 _INF = math.inf
 _MOST = 3e38
@@ -180,6 +192,45 @@ class SamplingParams:
         "left out.",
     )
 
+    diffusion_steps: int = _option(
+        128,
+        "Maximum number of steps of a text by diffusion, shared out among its blocks.",
+        low=1,
+        high=DIFFUSION_STEPS,
+    )
+    diffusion_eps: float = _option(
+        0.0,
+        "Write anywhere in the text, and leave this part of the time at its end, e.g. 0.001; 0: in "
+        "blocks, or as the model was made to.",
+        high=0.999,
+    )
+    diffusion_block_length: int = _option(
+        0,
+        "Write the text in blocks of this number of tokens, one after another; 0: without blocks, "
+        "or as the model was made to.",
+        high=1 << 20,
+    )
+    diffusion_schedule: str = _option(
+        "linear",
+        "How many tokens each step writes: `linear` as many, `cosine` few at first and more later.",
+    )
+    diffusion_algorithm: str | int = _option(
+        "confidence",
+        "Which tokens a step writes: 0 or `origin` any, 1 `entropy` the least entropy, 2 `margin` "
+        "the farthest above the next likely, 3 `random` any, 4 `confidence` the likeliest.",
+    )
+    diffusion_alg_temp: float = _option(
+        0.0, "Draw the tokens that a step writes by that measure divided by this; 0: the best."
+    )
+    diffusion_cfg_scale: float = _option(
+        0.0,
+        "Weight of the difference that the prompt makes (classifier-free guidance), which takes "
+        "twice the time; 0: off.",
+    )
+    diffusion_add_gumbel_noise: int = _option(
+        0, "1 draws tokens by Gumbel noise and measures them without the temperature.", high=1
+    )
+
     grammar: str | None = _option(
         None,
         "The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation.",
@@ -195,6 +246,9 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.diffusion_add_gumbel_noise, bool):
+            noise = int(self.diffusion_add_gumbel_noise)
+            object.__setattr__(self, "diffusion_add_gumbel_noise", noise)
         for name, kind, low, high in _NUMBERS:
             value = getattr(self, name)
             if value is not None or name != "seed":
@@ -202,6 +256,13 @@ class SamplingParams:
         if self.mirostat not in (0, 2):
             raise ContextError(f"is {self.mirostat}; it must be 0 (off) or 2", argument="mirostat")
         object.__setattr__(self, "samplers", _order(self.samplers))
+        object.__setattr__(self, "diffusion_algorithm", _algorithm(self.diffusion_algorithm))
+        require_choice("diffusion_schedule", self.diffusion_schedule, SCHEDULES, ContextError)
+        if self.diffusion_eps and self.diffusion_block_length:
+            raise ContextError(
+                "`diffusion_eps` and `diffusion_block_length` are both given; a text has blocks or "
+                "none"
+            )
         breakers = self.dry_sequence_breakers
         whole = isinstance(breakers, Sequence) and not isinstance(breakers, str)
         if not whole or not all(isinstance(b, str) and b for b in breakers):
@@ -235,6 +296,12 @@ class SamplingParams:
     def constrained(self) -> bool:
         """True if there is a grammar, a JSON schema or a regular expression."""
         return not (self.grammar is None and self.json_schema is None and self.regex is None)
+
+    @property
+    def of_diffusion(self) -> list[str]:
+        """The options of texts by diffusion that differ from their defaults."""
+        names = (f.name for f in fields(self) if f.name.startswith("diffusion_"))
+        return [name for name in names if getattr(self, name) != SAMPLING_OPTIONS[name].default]
 
     @staticmethod
     def combine(base: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
@@ -278,6 +345,14 @@ class SamplingOptions(TypedDict, total=False):
     adaptive_decay: float
     logit_bias: Mapping[int, float] | None
     samplers: str | Sequence[str]
+    diffusion_steps: int
+    diffusion_eps: float
+    diffusion_block_length: int
+    diffusion_schedule: str
+    diffusion_algorithm: str | int
+    diffusion_alg_temp: float
+    diffusion_cfg_scale: float
+    diffusion_add_gumbel_noise: int
     grammar: str | None
     json_schema: str | Mapping[str, Any] | type[Any] | None
     regex: str | None
@@ -313,6 +388,15 @@ def _check(name: str, kind: type, value: Any, low: float, high: float) -> None:
             raise ContextError(f"is {value}; it must be finite", argument=name)
         end = " or more" if high == _INF else f" to {high:g}"
         raise ContextError(f"is {value}; it must be {low:g}{end}", argument=name)
+
+
+def _algorithm(given: str | int) -> str:
+    name = str(given).strip().lower().replace("-", "_")
+    if name.isdecimal() and int(name) < len(ALGORITHMS):
+        return ALGORITHMS[int(name)]
+    name = _ALGORITHMS.get(name, name)
+    require_choice("diffusion_algorithm", name, ALGORITHMS, ContextError)
+    return name
 
 
 def _check_bias(bias: Mapping[int, float] | None) -> None:

@@ -222,6 +222,12 @@ def _does_something(p: SamplingParams, name: str) -> bool:
     return not neutral[name]
 
 
+def of_order(p: SamplingParams) -> list[str]:
+    """The options that have an effect by the tokens in front of the one that is drawn."""
+    names = [name for name in ("penalties", "dry", "adaptive_p") if _does_something(p, name)]
+    return names + ["mirostat"] * bool(p.mirostat)
+
+
 def _greedy(p: SamplingParams, active: list[str]) -> bool:
     """True if the likeliest token is drawn, whatever the cuts are."""
     cold = p.temperature == 0 and p.dynatemp_range == 0 and "temperature" in active

@@ -27,9 +27,6 @@ CLASSES = {
 """The file and the family of each class."""
 
 
-_DIFFUSION = ("DreamModel", "LLaDAModelLM", "LLaDAMoEModel", "LLaDAMoEModelLM", "RND1")
-
-
 def find_family(config: Mapping[str, Any]) -> Family:
     """The family of a model by its config.json. Raises FormatError, which lists the known classes,
     if it is not known."""
@@ -38,8 +35,6 @@ def find_family(config: Mapping[str, Any]) -> Family:
         what = f"the class {name!r}" if name else "a model without `architectures`"
         near = get_close_matches(name, CLASSES, 3, 0.7)
         hint = f" (names alike: {', '.join(near)})" if near else ""
-        if name in _DIFFUSION:
-            hint = " (it writes in any order: diffusion)"
         raise FormatError(
             f"config.json is of {what}, which weft does not know{hint}; known are "
             f"{', '.join(CLASSES)}"
