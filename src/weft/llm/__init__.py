@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.steps import Step
     from weft.llm.config import (
+        DraftConfig,
         IndexerConfig,
         MlaConfig,
         ModelConfig,
@@ -80,10 +81,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
            "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate", "Chosen", "Completion",
-           "Context", "ControlVector", "ControlVectors", "Counters", "DraftOptions", "FinishReason",
-           "GenerateOptions", "Hearing", "IndexerConfig", "KVCache", "LLMArguments", "Medium",
-           "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig", "Outputs",
-           "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
+           "Context", "ControlVector", "ControlVectors", "Counters", "DraftConfig", "DraftOptions",
+           "FinishReason", "GenerateOptions", "Hearing", "IndexerConfig", "KVCache", "LLMArguments",
+           "Medium", "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig",
+           "Outputs", "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
            "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler", "SamplingParams",
            "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
            "StreamDecoder", "Temperature", "TensorComparison", "TensorPair", "TextModel",
@@ -107,8 +108,8 @@ _HOMES = {
     "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
-        "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
-        "RopeConfig", "RopeScaling", "Temperature",
+        "DraftConfig", "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling",
+        "RecurrentConfig", "RopeConfig", "RopeScaling", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

@@ -99,15 +99,22 @@ class KVCache(Cells):
         self.scales: dict[str, NDArray[np.float32]] = {}
         """The scales of adapters and control vectors by sequence, f32 [n_seq_max, n_rows], by the
         graph's input for them."""
-        self._config = config
+        self.config = config
+        self.lender: KVCache | None = None
+        """The cache of another model to which this cache's model attends; see `LentCache`."""
 
     def scale_key(self, seq: int) -> bytes:
         """The scales of a sequence, to tell it from those with which it may not share cells."""
         return b"".join(rows[seq].tobytes() for rows in self.scales.values())
 
+    @property
+    def lent(self) -> frozenset[Tensor]:
+        """Leaves of another cache to which the model attends."""
+        return frozenset()
+
     def is_small(self, il: int) -> bool:
         """True if layer `il` has its rows in the cells of `window`."""
-        return self.window is not None and self._config.is_windowed(il)
+        return self.window is not None and self.config.is_windowed(il)
 
     def allocate(self) -> None:
         """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""
@@ -233,6 +240,25 @@ class KVCache(Cells):
         """Resets the recurrent states of sequences without cells."""
         if self.states is not None:
             self.states.slot[~self.members.any(axis=1)] = 0
+
+
+class LentCache(KVCache):
+    """The cache of a model that attends to the keys and values of another one: it has the cells
+    of `lender`, and takes none."""
+
+    def __init__(self, config: ModelConfig, lender: KVCache) -> None:
+        """`config` has no heads of keys and values."""
+        super().__init__(config, lender.size, n_seq_max=lender.n_seq_max, allocate=False)
+        self.lender = self._source = lender
+        self.pos, self.members, self.tokens = lender.pos, lender.members, lender.tokens
+
+    @property
+    def n_read(self) -> int:
+        return self._source.n_read
+
+    @property
+    def lent(self) -> frozenset[Tensor]:
+        return frozenset((*self._source.k, *self._source.v))
 
 
 def cache_bytes(

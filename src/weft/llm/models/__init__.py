@@ -43,7 +43,6 @@ ARCHITECTURES = _Table()
 
 _OTHERS = {
     **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), "writes in any order (diffusion)"),
-    **dict.fromkeys(("dflash", "eagle3", "gemma4-assistant"), "drafts tokens for another model"),
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }
