@@ -10,7 +10,7 @@ from tests.llm.llama_models import RELATIVES
 from tests.llm.made_models import configure, keys_of, made_up
 from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.drafting.drafting import Drafter, Drafting
 from weft.llm.drafting.gain import Chance, Gain, Odds
@@ -58,12 +58,18 @@ def drafting(*drafters: Drafter, n_vocab: int = 274, gain: Gain | None = None) -
 
 
 def written(
-    path: Path, requests: Sequence[Request], drafts: Drafting | None, **options: Any
+    path: Path,
+    requests: Sequence[Request],
+    drafts: Drafting | None,
+    context: Context | None = None,
+    **options: Any,
 ) -> tuple[list[tuple[Any, ...]], Context]:
-    """For each text, its tokens and bits of their log-probabilities, its pieces and its end."""
-    file = open_gguf(path)
+    """For each text, its tokens and bits of their log-probabilities, its pieces and its end. Texts
+    are written in `context`, or a new one with `options`."""
+    file = open_model(path)
     sizes = {"n_ctx": 128, "n_seq_max": 1, "n_outputs": 32, "n_threads": 1, "n_ubatch": 64}
-    context = Context(Model(file), **sizes | options)  # type: ignore[arg-type]
+    if context is None:
+        context = Context(Model(file), **sizes | options)  # type: ignore[arg-type]
     writer = Writer(context, tokenizer := Tokenizer.from_gguf(file), drafting=drafts)
     events: list[list[Any]] = [[] for _ in requests]
     texts = [Ticket(r, tokenizer, e.append) for r, e in zip(requests, events, strict=True)]

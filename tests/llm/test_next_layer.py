@@ -32,6 +32,7 @@ def tensors_of(path: Path) -> dict[str, Array]:
         name: np.asarray(info.data.numpy() if hasattr(info.data, "numpy") else info.data)
         .view(np.float32).reshape([n for n in info.ne[::-1] if n > 1] or [1]).astype(np.float64)
         for name, info in file.tensors.items()
+        if info.dtype.name == "f32"
     }  # fmt: skip
 
 

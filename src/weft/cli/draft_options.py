@@ -15,7 +15,9 @@ from weft.options import MODEL, option
 
 _LOOKED_UP = ("ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 """All names of drafts that are looked up in the text; weft has one kind."""
-_BY_MODEL = ("draft", "draft-simple", "draft_model")
+_BY_MODEL = ("draft", "draft-simple", "draft_model", "eagle3", "draft-eagle3", "eagle",
+             "dflash", "draft-dflash")  # fmt: skip
+"""All names of drafts by a model of its own; its file says of what kind it is."""
 _BY_LAYERS = ("mtp", "draft-mtp", "deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp",
               "nemotron_h_mtp", "ernie_mtp", "exaone_moe_mtp")  # fmt: skip
 _KINDS = "ngram, draft, mtp or none"
@@ -31,7 +33,8 @@ class DraftFlags(Group):
         "by layers of the model that were trained for it; none.", panel=MODEL, metavar="KIND,...",
     )  # fmt: skip
     model_draft: str | None = option(
-        None, "A smaller model with the same vocabulary, which guesses tokens.",
+        None, "A smaller model with the same vocabulary, which guesses tokens, or one that was "
+        "trained to draft for this model (EAGLE-3, DFlash, Gemma 4's assistants).",
         "--model-draft -md --spec-draft-model", MODEL, metavar="MODEL",
     )  # fmt: skip
     hf_repo_draft: str | None = option(
@@ -88,6 +91,9 @@ class DraftFlags(Group):
         if kinds == "ngram" and model is not None:
             names.append("draft")
         by_model = any(name in _BY_MODEL for name in names)
+        if model is not None and not by_model and any(name in _BY_LAYERS for name in names):
+            # llama.cpp's name for drafts by Gemma 4's assistants, too
+            names, by_model = [*(n for n in names if n not in _BY_LAYERS), "draft"], True
         if by_model and model is None:
             raise usage_error(f"--spec-type {kinds} needs a model that drafts: -md MODEL")
         if not names or not most:

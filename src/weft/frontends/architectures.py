@@ -35,6 +35,11 @@ FILES = {
         "llada-moe": "LLaDAMoEModel LLaDAMoEModelLM",
         "rnd1": "RND1",
     },
+    "drafters": {
+        "eagle3": "LlamaForCausalLMEagle3 Eagle3LlamaForCausalLM Eagle3Speculator Eagle3DraftModel",
+        "gemma4-assistant": "Gemma4AssistantForCausalLM Gemma4UnifiedAssistantForCausalLM",
+        "dflash": "DFlashDraftModel",
+    },
     "encoders": {
         "eurobert": "EuroBertModel JinaEmbeddingsV5Model",
         "gemma-embedding": "Gemma3TextModel",
@@ -54,7 +59,8 @@ FILES = {
         "gemma": "GemmaForCausalLM",
         "gemma2": "Gemma2ForCausalLM",
         "gemma3": "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
-        "gemma4": "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
+        "gemma4": "Gemma4ForCausalLM Gemma4ForConditionalGeneration "
+        "Gemma4UnifiedForConditionalGeneration",
         "gemma3n": "Gemma3nForCausalLM Gemma3nForConditionalGeneration",
     },
     "gpt": {

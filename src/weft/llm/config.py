@@ -260,6 +260,45 @@ class DiffusionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """The states of another model, its target, that a model that drafts reads."""
+
+    n_embd: int
+    """Width of the target."""
+    n_state: int
+    """Width of the state that it computes for a token, which stands for the target's in the next
+    guess; 0: it guesses a block of tokens at once, and reads no state of its own."""
+    layers: tuple[int, ...] = ()
+    """Layers of the target whose inputs it reads, side by side; empty: it reads what the target's
+    output projection reads."""
+    n_vocab: int = 0
+    """Number of tokens that it can guess, if it has a vocabulary of its own; 0: all tokens."""
+    block: int = 0
+    """Number of tokens of a block, the last token of the text included."""
+    mask_token: int = 0
+    """The token that stands for one that is to be guessed in a block."""
+    shares_cache: bool = False
+    """True if it attends to keys and values of the target."""
+    norm_before_residual: bool = False
+    """True if the residual of EAGLE-3's layer is the normed state."""
+
+    @property
+    def n_read(self) -> int:
+        """Width of what it reads of the target for a token."""
+        return self.n_embd * max(len(self.layers), 1)
+
+    @property
+    def fuses(self) -> bool:
+        """True if the target's states have a graph of their own, which brings them to the width
+        that the model works with."""
+        return self.n_read != self.n_state
+
+    def n_in(self, *, fused: bool) -> int:
+        """Width of the states that a graph reads; `fused` is the graph of the target's states."""
+        return self.n_read if fused else self.n_state
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The hyper-parameters of a model. Numbers of heads and widths of feed-forward layers may
     differ between layers."""
@@ -390,6 +429,19 @@ class ModelConfig:
     the model is computed without them (see `models/next_layer.py`)."""
     n_token_types: int = 0
     """Number of token types (sentence A or B) in the file; 0: there are none."""
+    drafts: DraftConfig | None = None
+    """The states that a model that drafts reads of its target; None: it is a model of its own."""
+
+    @property
+    def n_logits(self) -> int:
+        """Number of logits of a token."""
+        return (self.drafts.n_vocab if self.drafts else 0) or self.n_vocab
+
+    @property
+    def reads_first(self) -> bool:
+        """True if what is read first has a graph of its own: an encoder's prompt, or the states of
+        a target."""
+        return self.n_encoder > 0 or (self.drafts is not None and self.drafts.fuses)
 
     @property
     def n_scores(self) -> int:
@@ -419,6 +471,8 @@ class ModelConfig:
         """What the names of tensors begin with that a file may have and weft does not use."""
         layers = [f"blk.{il}." for il in self.unused_layers]
         shared = [il for il in range(self.n_layer) if self.kv_source(il) != il]
+        if self.drafts is not None:  # the tokens of its own vocabulary, and fewer logits at once
+            layers += ["d2t", "masked_embd_"]
         return layers + [
             f"blk.{il}.attn_{name}" for il in shared for name in ("k.", "v.", "k_norm.")
         ]

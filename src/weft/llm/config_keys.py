@@ -35,7 +35,8 @@ class Keys:
             )
         n_embd = self.count("embedding_length")
         n_blocks = self.count("block_count", most=1 << 16)
-        n_layer = n_blocks - self.count("nextn_predict_layers", 0, least=0, most=n_blocks - 1)
+        n_next = self.count("nextn_predict_layers", 0, least=0, most=n_blocks)
+        n_layer = n_blocks - n_next or n_blocks  # a model that drafts has no others
         heads = self.per_layer("attention.head_count", n_layer)
         heads_kv = self.per_layer("attention.head_count_kv", n_layer, heads)
         for il, (h, kv) in enumerate(zip(heads, heads_kv, strict=True)):

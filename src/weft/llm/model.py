@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +29,9 @@ from weft.llm.config_keys import Keys
 from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
+from weft.llm.models.architecture import Drafter
 from weft.llm.models.names import name_tensors
-from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
+from weft.llm.models.next_layer import next_config, next_layer, next_weights
 from weft.llm.models.step import Blocks, Step, Together
 from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.weights import Weights, load_weights
@@ -77,6 +79,8 @@ class Model:
         """LoRA adapters that texts may use, or None if there are none."""
         self.towers: Sequence[AnyTower] = ()
         """Towers for images and sound that are computed beside the model."""
+        self.lender: KVCache | None = None
+        """The cache of the target, for a model that drafts and attends to it."""
         if adapters is not None:
             from weft.llm.adapter_files import open_adapters  # most models have none
 
@@ -134,6 +138,31 @@ class Model:
         other.weights = next_weights(self.file, other.config, il, layer, self.weights)
         return other
 
+    def drafting_for(self, target: Model) -> Model:
+        """This model that drafts, with the weights that it shares with `target`.
+
+        Raises ContextError, which says what differs, if it was made for another model."""
+        assert isinstance(self.architecture, Drafter)
+        other = copy(self)
+        try:
+            bound = self.architecture.bound(
+                self.config, self.weights, target.config, target.weights
+            )
+        except ContextError as error:
+            raise ContextError(
+                f"{self.file.path} cannot draft for {target.file.path}: {error}; a model that "
+                "drafts is trained for one other model"
+            ) from None
+        other.config, shared = bound
+        other.weights = self.weights.joined(shared)
+        return other
+
+    def reading(self, cache: KVCache | None) -> Model:
+        """This model with the cache of its target, if it attends to that."""
+        other = copy(self)
+        other.lender = cache
+        return other
+
     def summary(self) -> str:
         """One line, such as `model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
         c = self.config
@@ -189,7 +218,7 @@ class Model:
         embeddings: bool = False,
         rows_in: bool = False,
         together: Together | None = None,
-        states: bool = False,
+        states: bool | tuple[int, ...] = False,
     ) -> G.Graph:
         """Builds the graph for any batch up to `n_ubatch` tokens over any part of `cache`.
 
@@ -211,20 +240,23 @@ class Model:
             adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
             vector_scales         f32 [n_tokens, control vectors], if there are any
             state_in, state_out   i32 [n_seqs], for recurrent models
-            states_in             f32 [n_tokens, n_embd], for a layer that drafts
+            states_in             f32 [n_tokens, n], for a model that drafts
 
         The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
         which logits are computed. With `together`, for recurrent models, n_tokens is n_seqs times
         n_seq_tokens; without it all tokens belong to one sequence. With `states`, there is a second
-        output, states f32 [n_tokens, n_embd]: what the output projection reads of every token.
+        output, states f32 [n_tokens, n]: what the output projection reads of every token, or with
+        numbers of layers their inputs, side by side.
 
         With `rows_in`, an encoder reads embd i32 [n_tokens] and buckets [n_tokens, n_tokens] of one
-        text, and writes what the decoder reads to the text's cells."""
+        text, and writes what the decoder reads to the text's cells; a model that drafts reads the
+        states of its target."""
         if embeddings and self.config.n_encoder:
             raise ContextError(
                 f"{self.file.path.name} has an encoder and a decoder, which make text, no "
                 "embeddings; use a file of its encoder alone (t5encoder)"
             )
+        kept = states if isinstance(states, tuple) else ()
         n_tokens: Size = G.Sym("n_tokens", 1, n_ubatch).size
         n_seqs: Size = 1
         if together is not None:
@@ -245,7 +277,8 @@ class Model:
         typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
         planes = rows_in and bool(self.config.rope_sections)
         embd, encodes = None, rows_in and self.config.n_encoder > 0
-        if rows_in and not encodes:
+        drafts = self.config.drafts
+        if rows_in and not encodes and drafts is None:
             embd = G.input("embd", (n_tokens, self.config.row_width), "f32")
         width = n_tokens if encodes else n_kv
         relative, crossed = self.config.n_buckets > 0, self.config.n_encoder > 0 and not encodes
@@ -266,11 +299,13 @@ class Model:
             types=G.input("types", (n_tokens,), "i32") if typed else None,
             buckets=G.input("buckets", (n_tokens, width), "i32") if relative else None,
             cross_mask=G.input("cross_mask", (n_tokens, n_kv), "f16") if crossed else None,
-            states=[] if states else None,
+            states=[] if states is True or self.config.n_layer in kept else None,
+            kept=kept,
         )
-        if isinstance(self.architecture, NextLayer):
-            wide = G.input("states_in", (n_tokens, self.config.n_embd), "f32")
-            step = replace(step, states_in=wide)
+        fused = drafts is not None and rows_in and drafts.fuses
+        if drafts is not None and (width := drafts.n_in(fused=fused)):
+            states_in = G.input("states_in", (n_tokens, width), "f32")
+            step = replace(step, states_in=states_in, fused=fused)
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
             step = replace(step, slots=slots, n_seqs=n_seqs)
@@ -291,8 +326,12 @@ class Model:
         if not encodes:
             _require_all(out, step.directions.values())
         if not embeddings:
-            more = [t.as_output("states") for t in step.states or ()]
-            graph = G.Graph(out.as_output("logits"), *more, *step.writes)
+            kept_rows = [step.inputs[il] for il in kept] if kept else step.states
+            more = list(step.writes)
+            if kept_rows:
+                wide = reduce(lambda a, b: G.concat(a, b, 0), kept_rows)
+                more.insert(0, wide.as_output("states"))
+            graph = G.Graph(out.as_output("logits"), *more)
         else:
             graph = G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
         name_tensors(graph)

@@ -13,15 +13,22 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from weft.errors import ContextError
+from weft.errors import ContextError, FormatError
 from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
+from weft.llm.cache.kv_cache import CacheTypes, KVCache
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.drafting import Drafter, Drafting, why_no_drafts
-from weft.llm.drafting.next_tokens import NextTokens, SecondModel
+from weft.llm.drafting.next_tokens import (
+    BesideCache,
+    Blocks,
+    EagleTokens,
+    NextTokens,
+    SecondModel,
+)
 from weft.llm.drafting.ngram import NgramDrafter
 from weft.llm.hub import local_path
 from weft.llm.model import Model
@@ -98,6 +105,11 @@ class Opening:
             file, files.get("adapters"), files.get("control_vectors"),
             files.get("control_vector_layers"),
         )  # fmt: skip
+        if self.model.config.drafts is not None:
+            raise FormatError(
+                f"{file.path}: a model of the architecture {file.architecture!r} drafts tokens for "
+                "another model; give that one, and this file as -md (DraftOptions(model=))"
+            )
         self.model.towers = () if self.towers is None else self.towers.all
         self.drafts = DraftModels(self.model, files.get("drafting", DraftOptions()))
 
@@ -140,8 +152,10 @@ class Opening:
         if options.get("n_ubatch") is None and (not config.causal or config.n_encoder):
             options["n_ubatch"] = n_ctx  # every token attends to the whole text
         if drafting is not None and n_ctx is not None and self.model.writes:
-            options["beside"] = self.drafts.plans(n_ctx, n_seqs or 1)
-            options["states"] = drafting.layers
+            names = ("type_k", "type_v")
+            types = CacheTypes(**{n: options[n] for n in names if options.get(n)})
+            options["beside"] = self.drafts.plans(n_ctx, n_seqs or 1, types)
+            options["states"] = self.drafts.states
         return options
 
     def _most_sequences(self, options: dict[str, Any]) -> int:
@@ -178,7 +192,7 @@ class Loaded:
     def draft_contexts(self) -> dict[str, Context]:
         """The contexts of models that draft, by what they are."""
         drafters = () if self.drafting is None else self.drafting.drafters
-        models = (d for d in drafters if isinstance(d, SecondModel | NextTokens))
+        models = (d for d in drafters if isinstance(d, SecondModel | NextTokens | BesideCache))
         return {d.name: d.context for d in models}
 
 
@@ -208,6 +222,8 @@ class DraftModels:
 
         Raises ContextError for one that cannot draft, and the errors of `Model`."""
         self.options = options
+        self.model = model
+        """The model for which they draft."""
         self.second: Model | None = None
         """The model of `DraftOptions.model`."""
         self.layer: Model | None = None
@@ -223,19 +239,42 @@ class DraftModels:
             self.options = None
             return
         if options.model is not None:
-            self.second = Model.open(options.model)
-            config = self.second.config
-            if not self.second.writes or config.n_encoder or not config.causal:
-                raise ContextError(
-                    f"{self.second.file.path} cannot draft: it does not continue texts"
-                )
-            _require_same_tokens(model.file, self.second.file)
+            self.second = second = Model.open(options.model)
+            config = second.config
+            reads = config.drafts is not None
+            if not second.writes or config.n_encoder or not (config.causal or reads):
+                raise ContextError(f"{second.file.path} cannot draft: it does not continue texts")
+            if not reads or "tokenizer.ggml.tokens" in second.file.metadata:
+                _require_same_tokens(model.file, second.file)
+            if reads:
+                self.second = second.drafting_for(model)
         if options.layers:
+            if self.second is not None and self.second.config.drafts is not None:
+                raise ContextError(
+                    f"{self.second.file.path} and layers of the model both read its states, and "
+                    "one of them can; leave -md or mtp (DraftOptions(layers=True)) out"
+                )
             self.layer = model.next_layer()
 
-    def plans(self, n_ctx: int, n_seqs: int) -> list[ContextPlan]:
-        """The plans of their contexts, for `n_seqs` texts that share `n_ctx` cells."""
-        return [prepare(model, **sizes) for model, sizes in self._contexts(n_ctx, n_seqs)]
+    @property
+    def states(self) -> bool | tuple[int, ...]:
+        """The option `states` of the context of the model."""
+        for model in (self.second, self.layer):
+            if model is not None and model.config.drafts is not None:
+                return model.config.drafts.layers or True
+        return False
+
+    def plans(self, n_ctx: int, n_seqs: int, types: CacheTypes | None = None) -> list[ContextPlan]:
+        """The plans of their contexts, for `n_seqs` texts that share `n_ctx` cells of the types
+        `types`."""
+        cache = KVCache(
+            self.model.config,
+            n_ctx,
+            n_seq_max=n_seqs,
+            allocate=False,
+            **(types or CacheTypes())._asdict(),
+        )
+        return [prepare(model, **sizes) for model, sizes in self._contexts(n_ctx, n_seqs, cache)]
 
     def drafting(self, context: Context, progress: Progress | None = None) -> Drafting | None:
         """Loads the models and makes the drafters for the texts of `context`; None: there are none.
@@ -246,10 +285,9 @@ class DraftModels:
             return None
         drafters: list[Drafter] = [NgramDrafter()] if options.ngram else []
         why = why_no_drafts(context) if self.second or self.layer else ""
-        if self.layer is not None and not context.plan.options.states:
-            why = (
-                why or "layers that draft need a context with states=True, made without a plan file"
-            )
+        if self.states and context.plan.options.states != self.states:
+            what = "layers that draft need" if self.layer is not None else "the draft model needs"
+            why = why or (f"{what} a context with states={self.states}, made without a plan file")
         if why:
             warnings.warn(f"no model drafts: {why}", stacklevel=6)
         else:
@@ -259,9 +297,9 @@ class DraftModels:
                 "progress": progress,
             }  # fmt: skip
             moved = token_bytes(context.plan)
-            for model, sizes in self._contexts(context.n_ctx, n):
-                kind = SecondModel if model is self.second else NextTokens
+            for model, sizes in self._contexts(context.n_ctx, n, context.cache):
                 own = Context(model, **shared | sizes)
+                kind = _kind_of(model, second=model.file is not self.model.file)
                 drafters.append(kind(own, n, options.p_min, token_bytes(own.plan) / moved))
         if not drafters:
             return None
@@ -276,18 +314,41 @@ class DraftModels:
             )
         return drafting
 
-    def _contexts(self, n_ctx: int, n_seqs: int) -> list[tuple[Model, dict[str, Any]]]:
-        """Each model with the arguments of its context."""
+    def _contexts(
+        self, n_ctx: int, n_seqs: int, cache: KVCache
+    ) -> list[tuple[Model, dict[str, Any]]]:
+        """Each model with the arguments of its context. `cache` is the cache of the model."""
         contexts: list[tuple[Model, dict[str, Any]]] = []
         options = self.options
-        if self.second is not None and options is not None:
-            twice = self.second.config.recurrent is not None  # see `OwnCache`
-            sizes = {"n_ctx": n_ctx, "n_seq_max": 2 * n_seqs if twice else n_seqs, "n_outputs": 1}
-            contexts.append((self.second, {**sizes, **options.model_options}))
-        if self.layer is not None:
-            sizes = {"n_ctx": n_ctx, "n_seq_max": n_seqs, "n_outputs": 1}
-            contexts.append((self.layer, {**sizes, "states": True}))
+        for model in (self.second, self.layer):
+            if model is None or options is None:
+                continue
+            drafts = model.config.drafts
+            twice = model.config.recurrent is not None  # see `OwnCache`
+            sizes: dict[str, Any] = {
+                "n_ctx": n_ctx, "n_seq_max": 2 * n_seqs if twice else n_seqs,
+                "n_outputs": max(drafts.block, 1) if drafts else 1,
+            }  # fmt: skip
+            if drafts is not None and drafts.n_state:
+                sizes["states"] = True
+            if drafts is not None and drafts.shares_cache:
+                model = model.reading(cache)
+            elif model is self.second:
+                sizes |= options.model_options
+            contexts.append((model, sizes))
         return contexts
+
+
+def _kind_of(model: Model, *, second: bool) -> type[SecondModel | NextTokens | BesideCache]:
+    """How a model drafts."""
+    drafts = model.config.drafts
+    if drafts is None:
+        return SecondModel
+    if drafts.shares_cache:
+        return BesideCache
+    if drafts.block:
+        return Blocks
+    return EagleTokens if second else NextTokens
 
 
 def _require_same_tokens(target: GGUFFile, draft: GGUFFile) -> None:

@@ -72,7 +72,8 @@ class Config(Mapping[str, Any]):
         self.folder = folder
         self.cls: str = class_of(config)
         """The class of transformers that computes the text."""
-        own = {**config, **_text_of(config)}
+        layer = config.get("transformer_layer_config")  # of speculators' EAGLE-3
+        own = {**config, **_text_of(config), **(layer if isinstance(layer, dict) else {})}
         given = {key: value for key, value in own.items() if value is not None}
         self._values: dict[str, Any] = {**(defaults or {}), **given}
         self._nulls = own.keys() - given.keys()

@@ -145,7 +145,7 @@ def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFF
 
 
 def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
-    wide = is_f32(folder.family, name, len(values.shape))
+    wide = values.packed is None and is_f32(folder.family, name, len(values.shape))
     wide = wide or (folder.family.is_kernel(name) and values.kind != "f16")
     dtype = find_dtype("f32" if wide else values.kind)
     ne = values.shape[::-1] or (1,)

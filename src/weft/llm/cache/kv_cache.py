@@ -100,7 +100,8 @@ class KVCache(Cells):
         k = _cache_type("type_k", type_k, config.head_dim_k)
         v = _cache_type("type_v", type_v, config.head_dim_v)
         self.types = CacheTypes(k.name, v.name)
-        self.rotated = self.types.rotated
+        # a compressed key is a sum over blocks of keys, and keys are values as well
+        self.rotated = self.types.rotated and config.compression is None
         """True if heads are rotated before they are stored in a quantized type."""
 
         def leaf(
@@ -144,7 +145,7 @@ class KVCache(Cells):
         """The states of recurrent layers; None: the model has none."""
         if config.recurrent is not None:
             self.states = StateTable(config, n_seq_max, types)
-        self._config = config
+        self.config = config
         self.window: WindowCells | None = None
         """The cells of layers with a sliding window; None: they use the cells of this table."""
         self.blocks: dict[int, BlockCells] = {}
@@ -163,14 +164,21 @@ class KVCache(Cells):
         self.scales: dict[str, NDArray[np.float32]] = {}
         """The scales of adapters and control vectors by sequence, f32 [n_seq_max, n_rows], by the
         graph's input for them."""
+        self.lender: KVCache | None = None
+        """The cache of another model to which this cache's model attends; see `LentCache`."""
 
     def scale_key(self, seq: int) -> bytes:
         """The scales of a sequence, to tell it from those with which it may not share cells."""
         return b"".join(rows[seq].tobytes() for rows in self.scales.values())
 
+    @property
+    def lent(self) -> frozenset[Tensor]:
+        """Leaves of another cache to which the model attends."""
+        return frozenset()
+
     def is_small(self, il: int) -> bool:
         """True if layer `il` has its rows in the cells of `window`."""
-        return self.window is not None and self._config.is_windowed(il)
+        return self.window is not None and self.config.is_windowed(il)
 
     def allocate(self) -> None:
         """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""
@@ -207,9 +215,9 @@ class KVCache(Cells):
         for il, pair in enumerate(zip(self.k, self.v, strict=True)):
             small = int(self.is_small(il))
             leaves += [(t, small) for t in pair]
-            if il in self.pending and self._config.compression is not None:
+            if il in self.pending and self.config.compression is not None:
                 leaves.append((self.pending[il], small))
-                of = number[self._config.compression.ratios[il]]
+                of = number[self.config.compression.ratios[il]]
                 leaves += [(t[il], of) for t in (self.compressed, self.index) if il in t]
         return leaves
 
@@ -340,6 +348,26 @@ def refuse_middle(what: str) -> ContextError:
         "whole block of tokens; name the whole sequence, its end (seq_rm) or its beginning (seq_cp "
         "to an empty one)"
     )
+
+
+class LentCache(KVCache):
+    """The cache of a model that attends to the keys and values of another one: it has the cells
+    of `lender`, and takes none."""
+
+    def __init__(self, config: ModelConfig, lender: KVCache) -> None:
+        """`config` has no heads of keys and values."""
+        super().__init__(config, lender.size, n_seq_max=lender.n_seq_max, allocate=False)
+        self.lender = self._source = lender
+        self.rotated = lender.rotated
+        self.pos, self.members, self.tokens = lender.pos, lender.members, lender.tokens
+
+    @property
+    def n_read(self) -> int:
+        return self._source.n_read
+
+    @property
+    def lent(self) -> frozenset[Tensor]:
+        return frozenset((*self._source.k, *self._source.v))
 
 
 def cache_bytes(

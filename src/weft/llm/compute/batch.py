@@ -33,7 +33,8 @@ class Batch:
     token embeddings; they come from an image encoder or a learned prompt, for example."""
     types: ArrayLike | None = None
     states: ArrayLike | None = None
-    """For a layer that drafts, the states of the tokens before these, f32 [n, n_embd]."""
+    """For a model that drafts, states that it reads beside the tokens, f32 [n, width]: its own, or
+    its target's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +66,9 @@ class Ubatch:
     at: NDArray[np.intp] | None = None
     """The places of the tokens in the call; None: they are in order."""
     states: NDArray[np.float32] | None = None
-    """For a layer that drafts, the states that it reads beside the tokens [n, n_embd]."""
+    """For a model that drafts, the states that it reads beside the tokens [n, width]."""
+    reads_first: bool = False
+    """True if these tokens have the graph of what is read first."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -89,6 +92,7 @@ class Ubatch:
             planes=None if self.planes is None else self.planes[part],
             at=part if self.at is None else self.at[part],
             states=None if self.states is None else self.states[part],
+            reads_first=self.reads_first,
         )
 
 
@@ -132,10 +136,25 @@ def checked(
     wanted = _wanted(batch.outputs, n)
     types = _types(batch.types, n, config)
     rows = np.cumsum(wanted) - 1
-    states = None if batch.states is None else _rows(batch.states, config.n_embd)
-    if states is not None and len(states) != n:
+    states, fused = _states(batch.states, config, n)
+    return Ubatch(
+        tokens, positions, first, members, wanted, rows, types, states=states, reads_first=fused
+    )
+
+
+def _states(
+    given: ArrayLike | None, config: ModelConfig, n: int
+) -> tuple[NDArray[np.float32] | None, bool]:
+    """The states that a model that drafts reads, and whether they are its target's, where these
+    have a graph of their own."""
+    drafts = config.drafts
+    if given is None or drafts is None:
+        return None, False
+    fused = drafts.fuses and np.ndim(given) == 2 and np.shape(given)[1] == drafts.n_read
+    states = _rows(given, drafts.n_in(fused=fused) or drafts.n_read)
+    if len(states) != n:
         raise ContextError(f"there are {len(states)} states for {n} tokens; give one for each")
-    return Ubatch(tokens, positions, first, members, wanted, rows, types, states=states)
+    return states, fused
 
 
 def require_encoded(batch: Ubatch, cells: Cells, n_vocab: int) -> None:

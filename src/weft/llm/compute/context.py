@@ -213,8 +213,8 @@ class Context(Sequences):
 
     @property
     def states(self) -> NDArray[np.float32] | None:
-        """With the option `states`, what the output projection read of each token of the last call,
-        [n, n_embd], in their order."""
+        """With the option `states`, what is kept of each token of the last call, [n, width], in
+        their order."""
         return self._decoding.states
 
     @property
@@ -428,7 +428,7 @@ class Context(Sequences):
             for n in (most, 1, *(r.max_tokens for r in self.regimes), most):
                 self.decode(self.beginning([0] * max(min(n, most), 1)))
                 self.clear()
-            if self._graphs.together is not None and not self.model.config.n_encoder:
+            if self._graphs.together is not None and not self.model.config.reads_first:
                 n = min(self._graphs.together.max_tokens, self.cache.n_seq_max, self.n_batch)
                 n = min(n, self.n_ctx)
                 self.decode([0] * n, [0] * n, seqs=[[seq] for seq in range(n)])

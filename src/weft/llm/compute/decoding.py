@@ -12,7 +12,7 @@ from weft.llm.cache.pages import next_cell
 from weft.llm.compute.batch import Batch, Ubatch, checked, one_token, require_encoded
 from weft.llm.compute.graphs import Graphs
 from weft.llm.compute.input_rows import InputRows
-from weft.llm.compute.rollback import Change, OneChange
+from weft.llm.compute.rollback import Change, NoChange, OneChange
 from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.plan import ContextPlan
 
@@ -32,11 +32,11 @@ class Decoding:
         self._graphs = graphs
         self._input_rows = input_rows
         self._n_ctx_seq = n_ctx_seq
-        self._width = self._config.n_embd if plan.options.embeddings else self._config.n_vocab
+        self._width = self._config.n_embd if plan.options.embeddings else self._config.n_logits
         self._together = together_sizes(plan.options.n_ubatch, self.cache.n_seq_max)
         self.states: NDArray[np.float32] | None = None
-        """With the option `states`, what the output projection read of each token of the last call,
-        [n, n_embd], in their order."""
+        """With the option `states`, what is kept of each token of the last call, [n, width], in
+        their order."""
 
     def checked(self, tokens: Batch, n_batch: int) -> Ubatch:
         """The tokens of a batch as arrays. Raises ContextError for what cannot be computed."""
@@ -80,16 +80,18 @@ class Decoding:
             self._graphs.rotate_keys()
         rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
         keeps = self._options.states
-        states = np.empty((len(batch) if keeps else 0, config.n_embd), np.float32)
-        change = Change(cache, len(batch))
+        states: NDArray[np.float32] | None = None
+        change = NoChange(cache) if cache.lent else Change(cache, len(batch))
         try:
             for ubatch, logits in self._graphs.run_all(parts, change):
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
-                if keeps:
-                    states[slice(None) if ubatch.at is None else ubatch.at] = self._graphs.states
+                if keeps and (own := self._graphs.states) is not None:
+                    if states is None:
+                        states = np.empty((len(batch), own.shape[1]), np.float32)
+                    states[slice(None) if ubatch.at is None else ubatch.at] = own
             change.finish()
-            self.states = states if keeps else None
+            self.states = states
             return rows
         except BaseException:
             self._graphs.drop()

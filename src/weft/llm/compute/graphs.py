@@ -64,7 +64,7 @@ class Graphs:
         """Reasons why ubatches of the last call ran another graph than the ubatch before."""
         config = plan.model.config
         self._config = config
-        self._width = config.n_embd if plan.options.embeddings else config.n_vocab
+        self._width = config.n_embd if plan.options.embeddings else config.n_logits
         self._in_place = repack_later and can_wait([r.plan for r in plan.all_regimes])
         """True as long as weights that will be repacked are still used in place."""
         programs = self._lowered()
@@ -77,8 +77,8 @@ class Graphs:
             for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
         self.together: Regime | None = regimes.pop(0) if plan.together else None
-        """For recurrent models, the graph of several sequences at once; for a model with an
-        encoder, the graph of the encoder."""
+        """For recurrent models, the graph of several sequences at once; for others, the graph of
+        what is read first (`ModelConfig.reads_first`)."""
         self.regimes = regimes
         """A graph for each range of batch sizes that devices treat differently; the largest
         last."""
@@ -89,8 +89,8 @@ class Graphs:
         self.session = self.regimes[-1].session
         self._last: Regime = self.regimes[-1]
         self.states: NDArray[np.float32] | None = None
-        """Rows that the output projection reads of the tokens of the last run [n_tokens, n_embd],
-        valid until the next one; None: the graphs do not keep it."""
+        """What is kept of the tokens of the last run [n_tokens, width], valid until the next one;
+        None: its graph keeps nothing."""
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
@@ -269,7 +269,8 @@ class Graphs:
 
     def _is_large(self, ubatch: Ubatch) -> bool:
         smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
-        return not ubatch.is_rows and ubatch.n_seqs == 1 and len(ubatch) > smaller
+        own = ubatch.is_rows or ubatch.reads_first
+        return not own and ubatch.n_seqs == 1 and len(ubatch) > smaller
 
     def _sizes(self, ubatch: Ubatch) -> dict[str, int]:
         """The values of the symbols for a ubatch whose cells are occupied."""
@@ -302,9 +303,7 @@ class Graphs:
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += self.reuse
-        if regime.states is not None:
-            n = len(ubatch)
-            self.states = regime.states[: n * self._config.n_embd].reshape(n, -1)
+        self.states = regime.states_of(len(ubatch))
         if n_out == 0:
             return None
         if regime.rows is None:
@@ -334,15 +333,14 @@ class Graphs:
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += 1
-        if regime.states is not None:
-            self.states = regime.states[: self._config.n_embd].reshape(1, -1)
+        self.states = regime.states_of(1)
         assert regime.one_row is not None
         return regime.one_row.copy()
 
     def _choose(self, ubatch: Ubatch) -> Regime:
         """The graph for a ubatch. If the ubatch before ran another one, `why` gets the reason."""
         n = len(ubatch)
-        if ubatch.is_rows:
+        if ubatch.is_rows or ubatch.reads_first:
             regime = self._rows or self.build_rows()
         elif ubatch.n_seqs > 1:
             assert self.together is not None
@@ -351,8 +349,8 @@ class Graphs:
             regime = next(r for r in self.regimes if n <= r.max_tokens)
         last = self._last
         if regime is not last:
-            if self._config.n_encoder:
-                self.why.append("encoder and decoder have a graph each")
+            if self._config.reads_first:
+                self.why.append("what is read first has a graph of its own")
             elif ubatch.is_rows:
                 self.why.append("the input is embeddings, which have a graph of their own")
             elif last is self._rows:
@@ -388,7 +386,7 @@ class Graphs:
         for regime in self.all:
             what = f"the graph of up to {regime.max_tokens} tokens"
             if regime is self.together:
-                of = "the encoder" if self._config.n_encoder else "several texts"
+                of = "what is read first" if self._config.reads_first else "several texts"
                 what = f"the graph of {of}"
             about = _about(regime.program, f"{what} is there")
             with self.cache.noting("built", microseconds=0.0, **about):
@@ -431,7 +429,7 @@ class Graphs:
     def build_rows(self) -> Regime:
         """The graph that takes rows instead of tokens, built at the first call; an encoder's, if
         there is one."""
-        if self._config.n_encoder and self.together is not None:
+        if self._config.reads_first and self.together is not None:
             return self.together
         if self._rows is None:
             self.repack()

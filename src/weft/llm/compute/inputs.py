@@ -85,7 +85,7 @@ class Inputs:
         n, views = len(ubatch), self._views
         if ubatch.is_rows:
             views["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
-        else:
+        elif "tokens" in views:  # states alone may be read, too
             views["tokens"][:n] = ubatch.tokens
         if "states_in" in views:
             if ubatch.states is None:
@@ -213,8 +213,7 @@ class Regime:
         self.output: str = next(name for name in program.outputs if name != "states")
         """Name of the output with the rows that `decode` returns."""
         self.states: NDArray[Any] | None = None
-        """Rows that the output projection reads of the tokens of the last run [n_tokens * n_embd],
-        if the graph keeps it."""
+        """What is kept of the tokens of the last run [n_tokens * width], if anything is."""
         if "states" in program.outputs:
             self.states = self.session.output_view("states")
         rows = program.tensors[program.outputs[self.output]]
@@ -227,6 +226,13 @@ class Regime:
         if self.rows is not None:
             width = evaluate(rows.ne[0], {})
             self.one_row = self.rows[:width].reshape(1, width)
+
+    def states_of(self, n: int) -> NDArray[Any] | None:
+        """What is kept of the `n` tokens of the last run, [n, width]; None: nothing is."""
+        if self.states is None:
+            return None
+        width = evaluate(self.program.tensors[self.program.outputs["states"]].ne[0], {})
+        return self.states[: n * width].reshape(n, width)
 
     @property
     def takes_one(self) -> bool:

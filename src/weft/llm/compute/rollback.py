@@ -114,6 +114,20 @@ class Change:
             cache.states.slot[:] = self._slots
 
 
+class NoChange(Change):
+    """The change of a call that reads the cells of another cache and takes none."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+
+    def occupy(self, ubatch: Ubatch) -> Places:
+        return Places(np.empty(0, np.int64), None, None)
+
+    def finish(self) -> None: ...
+
+    def undo(self) -> None: ...
+
+
 class OneChange:
     """A `Change` of a single token of one sequence, in a cache without cells for a window."""
 

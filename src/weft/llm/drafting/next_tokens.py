@@ -1,9 +1,13 @@
-"""Drafts by models: `NextTokens` with a layer of the model itself, which was trained to do so,
-`SecondModel` with a smaller model of the same vocabulary.
+"""Drafts by models: `SecondModel` with a smaller model of the same vocabulary, the others with what
+was trained for one model and reads the states that it computes (`ModelConfig.drafts`).
 
-Such a layer (see `weft.llm.models.next_layer`) reads, for the token at position p, the state that
-the model computed of it and the token at p + 1. So it follows the text one token behind: the cache
-holds `tokens[1:]`, and the states come from the batches of the model.
+NextTokens     a layer of the model itself (`weft.llm.models.next_layer`) or EAGLE-3's layer
+Blocks         guesses a block of tokens at once (DFlash)
+BesideCache    attends to the cache of the model (the assistants of Gemma 4)
+
+A layer that drafts reads, for the token at position p, the state that the model computed of it and
+the token at p + 1. So it follows the text one token behind: the cache holds `tokens[1:]`, and the
+states come from the batches of the model.
 """
 
 from __future__ import annotations
@@ -14,19 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.compute.batch import Batch
+from weft.llm.compute.batch import Batch, Outputs
 from weft.llm.compute.context import Context
+from weft.llm.config import DraftConfig
+from weft.records import dataclass
 
 MOST_STATES = 512
 """Maximum number of states that wait to be read; older ones are dropped."""
+MOST_TAKEN_BACK = 32
+"""Maximum number of newest tokens of a text whose states are needed: a wrong draft goes back to one
+of them."""
 
 
 class _Waiting:
     """States of tokens that the layer has not read, by position."""
 
-    __slots__ = ("rows", "start")
+    __slots__ = ("most", "rows", "start")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_STATES) -> None:
+        self.most = most
+        """Maximum number of states; older ones are dropped."""
         self.start = 0
         """The position of the first state."""
         self.rows: list[NDArray[np.float32]] = []
@@ -47,8 +58,8 @@ class _Waiting:
             self.start = start
         del self.rows[start - self.start :]
         self.rows += list(rows)
-        if len(self.rows) > MOST_STATES:
-            self.drop(len(self.rows) - MOST_STATES)
+        if len(self.rows) > self.most:
+            self.drop(len(self.rows) - self.most)
 
     def drop(self, n: int) -> None:
         """Forgets the first `n`."""
@@ -64,12 +75,17 @@ class NextTokens:
 
     name = "layer that drafts"
     trust: Sequence[float] = (0.6, 0.8, 0.9)
+    ahead = 1
+    """Number of positions by which the token that it reads is behind the state beside it."""
+    outputs: Outputs | None = "last"
+    """The tokens that it reads whose logits are wanted."""
 
     def __init__(
         self, context: Context, n_seqs: int, p_min: float = 0.0, share: float = 0.0
     ) -> None:
         """`context` is that of the layer, with the option `states`; see `SecondModel`."""
         self.cache = OwnCache(context, n_seqs)
+        self.ids = ids_of(context)
         self.p_min, self.share = p_min, share
         self._waiting = [_Waiting() for _ in range(n_seqs)]
         self._start = [0] * n_seqs
@@ -117,8 +133,8 @@ class NextTokens:
         cache, draft = self.cache, list[int]()
         own = at = len(cache.held[seq])
         while True:
-            token = int(row.argmax())
-            if self.p_min and sureness(row, token) < self.p_min:
+            token = self.ids.best(row[0], self.p_min)
+            if token is None:
                 break
             draft.append(token)
             if len(draft) >= most or at >= cache.longest or cache.make_room(1) < 1:
@@ -145,19 +161,153 @@ class NextTokens:
     def _read(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32] | None:
         """Reads the states that wait of tokens that have a successor. Returns the logits of the
         last; None if there is none or no room."""
-        cache, waiting = self.cache, self._waiting[seq]
-        known = tokens[1 + self._start[seq] :]
+        cache, waiting, ahead = self.cache, self._waiting[seq], self.ahead
+        known = tokens[ahead + self._start[seq] :]
         n = cache.keep(seq, known, max(waiting.start - self._start[seq], 0))
         if self._start[seq] + n < waiting.start:  # states between are missing
             self._restart(seq, waiting.start)
         end = min(waiting.end, len(tokens) - 1)
-        new = list(tokens[waiting.start + 1 : end + 1])
+        new = list(tokens[waiting.start + ahead : end + ahead])
         at = waiting.start - self._start[seq]
         if not new or at + len(new) > cache.longest or cache.make_room(len(new)) < len(new):
             return None
-        row = cache.decode(seq, new, at, np.stack(waiting.rows[: len(new)]))
+        row = cache.decode(seq, new, at, np.stack(waiting.rows[: len(new)]), self.outputs)
         waiting.drop(len(new))
         return row
+
+
+class EagleTokens(NextTokens):
+    """Proposes what a layer of another file expects (EAGLE-3)."""
+
+    name = "draft model"
+
+
+class Blocks(NextTokens):
+    """Proposes a block of tokens at once: the model reads the last token and masks behind it.
+
+    The cache holds what the states of the text gave; the block is removed from it again."""
+
+    name = "draft model"
+    ahead, outputs = 0, None
+
+    def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
+        which, most = super().look(seq, tokens)
+        return which, min(most - 1, self.drafts.block - 1) if most > 1 else 0
+
+    @property
+    def drafts(self) -> DraftConfig:
+        """The states that the model reads, and the size of its blocks."""
+        drafts = self.context.model.config.drafts
+        assert drafts is not None
+        return drafts
+
+    def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self._read(seq, tokens)
+        cache, own = self.cache, len(self.cache.held[seq])
+        n = min(most, self.drafts.block - 1, cache.longest - own - 1)
+        if self._start[seq] + own != len(tokens) - 1 or n < 1 or cache.make_room(n + 1) < n + 1:
+            return ()
+        block = [tokens[-1], *[self.drafts.mask_token] * n]
+        rows = cache.decode(seq, block, own, outputs=[False, *[True] * n])
+        cache.cut(seq, own)
+        draft = list[int]()
+        for row in rows:
+            best = self.ids.best(row, self.p_min)
+            if best is None:
+                break
+            draft.append(best)
+        self._last[seq] = len(tokens), draft
+        return draft
+
+
+class BesideCache:
+    """Proposes what a model expects that attends to the cache of the model that it drafts for.
+
+    It reads no text. Each guess is made at the position behind the text, from the token before it
+    and its state: the model's, and then its own."""
+
+    name = "draft model"
+    trust: Sequence[float] = (0.6, 0.8, 0.9)
+
+    def __init__(
+        self, context: Context, n_seqs: int, p_min: float = 0.0, share: float = 0.0
+    ) -> None:
+        """`context` is the draft model's, with the option `states`; see `SecondModel`."""
+        assert context.cache.lender is not None
+        self.context, self.p_min, self.share = context, p_min, share
+        self.ids = ids_of(context)
+        self._lender = context.cache.lender
+        self._waiting = [_Waiting(MOST_TAKEN_BACK) for _ in range(n_seqs)]
+        self._last: dict[int, tuple[int, list[int]]] = {}
+
+    def take(self, seq: int, start: int, states: NDArray[np.float32]) -> None:
+        """Takes the states [n, n_embd] that the model computed of the tokens of a sequence from
+        position `start` on."""
+        self._waiting[seq].put(start, states)
+
+    def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
+        waiting, last = self._waiting[seq], len(tokens) - 2
+        known = waiting.start <= last < waiting.end
+        if not known or self._lender.has_shift or tokens[-1] >= self.context.model.config.n_vocab:
+            return 0, 0
+        return class_of_last(self._last.get(seq), tokens), self._lender.size
+
+    def unread(self, seq: int, tokens: Sequence[int]) -> int:
+        return 0
+
+    def read(self, seq: int, tokens: Sequence[int]) -> None: ...
+
+    def drop(self, seq: int, start: int, n: int) -> None:
+        self.forget(seq)
+
+    def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
+        waiting, draft = self._waiting[seq], list[int]()
+        at, token = [self._lender.pos_max(seq) + 1], tokens[-1]
+        states: NDArray[np.float32] | None = waiting.rows[len(tokens) - 2 - waiting.start][None]
+        while len(draft) < most:
+            row = self.context.decode(Batch([token], at, [(seq,)], states=states))[0]
+            best = self.ids.best(row, self.p_min)
+            if best is None:
+                break
+            token, states = best, self.context.states
+            draft.append(token)
+        self._last[seq] = len(tokens), draft
+        return draft
+
+    def forget(self, seq: int) -> None:
+        self._last.pop(seq, None)
+        self._waiting[seq] = _Waiting(MOST_TAKEN_BACK)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftIds:
+    """The ids that a model that drafts can guess."""
+
+    ids: NDArray[np.int64] | None = None
+    """The id of each of its logits; None: they are in the order of the vocabulary."""
+
+    def best(self, row: NDArray[np.float32], p_min: float) -> int | None:
+        """The most probable id by the logits `row`; None if it is less probable than `p_min`."""
+        token = int(row.argmax())
+        if p_min and sureness(row, token) < p_min:
+            return None
+        return token if self.ids is None else int(self.ids[token])
+
+
+def ids_of(context: Context) -> DraftIds:
+    """The ids that the model of a context can guess. Raises ContextError for ids that are not of
+    the vocabulary."""
+    config, info = context.model.config, context.model.file.tensors.get("d2t")
+    if config.drafts is None or not config.drafts.n_vocab or info is None:
+        return DraftIds()
+    whole = info.dtype.name in ("i32", "i64")
+    ids = np.frombuffer(info.data, f"<i{info.dtype.bytes}") if whole else np.full(1, -1)
+    if len(ids) != config.drafts.n_vocab or ids.min() < 0 or ids.max() >= config.n_vocab:
+        raise ContextError(
+            f"{context.model.file.path}: tensor d2t must have an id of 0..{config.n_vocab - 1} for "
+            f"each of {config.drafts.n_vocab} logits; download or convert the file again"
+        )
+    return DraftIds(ids)
 
 
 class SecondModel:
@@ -217,8 +367,8 @@ class SecondModel:
             cache.context.cache.seq_cp(seq, own)
         try:
             while True:
-                token = int(row.argmax())
-                if self.p_min and sureness(row, token) < self.p_min:
+                token = DraftIds().best(row[0], self.p_min)
+                if token is None:
                     break
                 draft.append(token)
                 if len(draft) >= most:
@@ -345,22 +495,29 @@ class OwnCache:
         return free
 
     def decode(
-        self, seq: int, tokens: Sequence[int], start: int, states: NDArray[np.float32] | None = None
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        start: int,
+        states: NDArray[np.float32] | None = None,
+        outputs: Outputs | None = "last",
     ) -> NDArray[np.float32]:
-        """Computes tokens from position `start` on; returns the logits of the last, [n_vocab]. A
-        layer that drafts also reads `states` [n, n_embd]."""
-        row: NDArray[np.float32] | None = None
+        """Computes tokens from position `start` on; returns the logits of the last, [1, n_logits],
+        or of the tokens `outputs`, if these are few (None: of none). A layer that drafts also
+        reads `states` [n, width]."""
+        rows: NDArray[np.float32] | None = None
         step = self.context.n_step
         for at in range(0, len(tokens), step):
             part = list(tokens[at : at + step])
             batch = Batch(part, list(range(start + at, start + at + len(part))))
             batch.seqs = [(seq,)] * len(part)
             batch.states = None if states is None else states[at : at + step]
-            row = self.context.decode(batch)[0]
+            batch.outputs = np.zeros(len(part), np.bool_) if outputs is None else outputs
+            rows = self.context.decode(batch)
             if seq < len(self.held):
                 self.held[seq] += part
-        assert row is not None
-        return row
+        assert rows is not None
+        return rows
 
     def forget(self, seq: int) -> None:
         """The text of a sequence has ended. Its tokens stay for one that begins in the same way."""

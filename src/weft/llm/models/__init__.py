@@ -42,7 +42,6 @@ ARCHITECTURES = _Table()
 
 
 _OTHERS = {
-    **dict.fromkeys(("dflash", "eagle3", "gemma4-assistant"), "drafts tokens for another model"),
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }

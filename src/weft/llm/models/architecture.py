@@ -1,10 +1,13 @@
-"""`Architecture`: the skeleton that decoders share, with fields for their differences."""
+"""`Architecture`: the skeleton that decoders share, with fields for their differences; `Drafter`:
+the skeleton of models that draft for another one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from weft import graph as G
+from weft.errors import ContextError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
@@ -120,6 +123,52 @@ class Architecture:
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
         """Applies the norm called `name` to x; an empty name stands for no norm."""
         return self.norm(step.config, w, name, x) if name else x
+
+
+Bound = tuple[ModelConfig, dict[str, Tensor]]
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+
+
+class Drafter(Architecture):
+    """A model that drafts for a target."""
+
+    def bound(self, c: ModelConfig, own: Weights, target: ModelConfig, shared: Weights) -> Bound:
+        """The config for a target, and the weights that the target lends. Raises ContextError,
+        which says what differs, if the model was made for another target."""
+        drafts = c.drafts
+        assert drafts is not None
+        if drafts.n_embd != target.n_embd:
+            raise ContextError(
+                f"it reads states of width {drafts.n_embd}, and those of the model have "
+                f"{target.n_embd}"
+            )
+        missing = [il for il in drafts.layers if not 1 <= il <= target.n_layer]
+        if missing:
+            raise ContextError(
+                f"it reads the input of layer {missing[0]}, and the model has layers "
+                f"1..{target.n_layer}"
+            )
+        lent: dict[str, Tensor] = {}
+        if EMBEDDING not in own:
+            lent[EMBEDDING] = shared[EMBEDDING]
+            c = replace(c, n_vocab=target.n_vocab)
+        if OUTPUT not in own:
+            lent[OUTPUT] = shared.get(OUTPUT, shared[EMBEDDING])
+        for name, n_rows in ((EMBEDDING, c.n_vocab), (OUTPUT, c.n_logits)):
+            if name in lent and lent[name].ne[:2] != (c.n_embd, n_rows):
+                rows = list(lent[name].ne[1::-1])
+                raise ContextError(
+                    f"it lacks {name} and needs one of sizes {[n_rows, c.n_embd]}; that of the "
+                    f"model has {rows}"
+                )
+        return c, lent
+
+    def vocabulary(self, c: ModelConfig) -> Iterator[Row]:
+        """The tensors of vocabularies, which the target may lend."""
+        yield maybe(EMBEDDING, c.n_embd, c.n_vocab)
+        yield maybe(OUTPUT, c.n_embd, c.n_logits)
+        yield need("output_norm.weight", c.n_embd)
+        yield maybe("rope_freqs.weight", c.rope.n_dims // 2)
 
 
 def last(step: Step, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:

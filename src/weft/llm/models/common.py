@@ -53,8 +53,20 @@ def adapted(w: Weights, name: str, columns: Tensor, ids: Tensor | None = None) -
 def steered(step: Step, il: int, x: Tensor) -> Tensor:
     """The output x [n_embd, n] of layer `il`, or of its streams [n_embd, n_streams, n], with the
     directions of control vectors that the model has for it."""
-    if il not in step.directions:
-        return x.named(f"l_out-{il}")
+    if il in step.directions:
+        x = _directed(step, il, x)
+    x = x.named(f"l_out-{il}")
+    if il + 1 in step.kept:
+        if x.ne[2] != 1:
+            raise FormatError(
+                "the layers of this architecture have several streams, which no model that drafts "
+                "reads"
+            )
+        step.inputs[il + 1] = x
+    return x
+
+
+def _directed(step: Step, il: int, x: Tensor) -> Tensor:
     columns = x.ne[2] if x.ne[2] != 1 else x.ne[1]
     scales = next((s for s in step.vector_scales if s.ne[1] == columns), None)
     if scales is None:
@@ -62,7 +74,7 @@ def steered(step: Step, il: int, x: Tensor) -> Tensor:
     y = G.mul_mat(step.directions[il], scales)
     if x.ne[2] != 1:
         y = G.reshape(y, y.ne[0], 1, columns)
-    return G.add(x, y).named(f"l_out-{il}")
+    return G.add(x, y)
 
 
 def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:

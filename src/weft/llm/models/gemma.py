@@ -92,13 +92,21 @@ _EXPERTS = Experts(dense=None, act=G.geglu)
 
 def configure_gemma4(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets windows, sizes of heads, rotations, and whose keys and values the last layers have."""
+    c = gemma4_layers(c, keys)
+    return shared_caches(
+        c, keys.count("attention.shared_kv_layers", 0, least=0, most=c.n_layer - 1)
+    )
+
+
+def gemma4_layers(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets windows, sizes of heads and rotations."""
     windowed = keys.windowed(6, c.n_layer)
     size = keys.count("attention.key_length_swa", c.head_dim_k)
     if keys.count("attention.value_length_swa", size) != size or c.head_dim_v != c.head_dim_k:
         raise keys.bad("attention.value_length", c.head_dim_v, "the length of keys")
     local = replace(keys.local_rope(c), factored=False)
     n_embd_layer = keys.count("embedding_length_per_layer_input", 0, least=0)
-    c = replace(
+    return replace(
         c,
         embedding_scale=math.sqrt(c.n_embd),
         attn_scale=1.0,
@@ -108,9 +116,6 @@ def configure_gemma4(c: ModelConfig, keys: Keys) -> ModelConfig:
         n_embd_layer=n_embd_layer,
         # the small models, which have inputs of layers, see rows in order
         rows_join="none" if n_embd_layer else "windows",
-    )
-    return shared_caches(
-        c, keys.count("attention.shared_kv_layers", 0, least=0, most=c.n_layer - 1)
     )
 
 
@@ -209,10 +214,13 @@ class Gemma4(Capped):
             if inputs is not None:
                 y = G.mul(G.gelu(linear(layer, "inp_gate", x)), layer_input(step, inputs, il))
                 x = G.add(x, self.normed(step, layer, "post_norm", linear(layer, "proj", y)))
-            if "layer_output_scale.weight" in layer:
-                x = G.mul(x, layer["layer_output_scale.weight"])
-            x = common.steered(step, il, x)
+            x = common.steered(step, il, self.scaled(layer, x))
         return self.logits(step, w, x)
+
+    def scaled(self, layer: Weights, x: Tensor) -> Tensor:
+        """The output x of a layer times the layer's factor, if the file has one."""
+        factor = layer.get("layer_output_scale.weight")
+        return x if factor is None else G.mul(x, factor)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         layer = w.layer(il)

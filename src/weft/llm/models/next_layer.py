@@ -21,7 +21,7 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
+from weft.llm.config import DraftConfig, ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
@@ -106,6 +106,7 @@ def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
         windowed=(),
         ropes=ropes,
         activation=c.activation[-1:],
+        drafts=DraftConfig(c.n_embd, c.n_embd),
     )
 
 

@@ -130,10 +130,17 @@ class Step:
     """Values of the first layer that others mix in, [n_embd, n_tokens]."""
 
     states_in: Tensor | None = None
-    """f32 [n_embd, n_tokens]: for a layer that drafts, the states of the model's last layer."""
+    """f32 [n, n_tokens]: for a model that drafts, states of its target, or its own."""
+    fused: bool = False
+    """True if these are the target's, which have a graph of their own (`DraftConfig.fuses`)."""
     states: list[Tensor] | None = None
     """Collects the inputs of the output projection, [n_embd, n_tokens], for every token; None: they
     are computed for the tokens whose logits are wanted."""
+
+    kept: tuple[int, ...] = ()
+    """Layers whose inputs are kept for a model that drafts; layer 1 is the second."""
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    """The inputs of these layers, [n_embd, n_tokens] each."""
 
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""

@@ -30,8 +30,9 @@ class DraftOptions:
     least: int = 1
     """Shorter drafts are not made."""
     model: str | os.PathLike[str] | None = None
-    """The file, folder or name of a smaller model with the same vocabulary, which drafts;
-    None: there is none."""
+    """The file, folder or name of a model that drafts: a smaller one with the same vocabulary, or
+    one that was trained to draft for this model (EAGLE-3, DFlash, Gemma 4's assistants); None:
+    there is none."""
     layers: bool = False
     """True drafts with the layers of the model that were trained for it (`nextn_predict_layers`,
     multi-token prediction)."""

@@ -92,7 +92,7 @@ class PlanArguments(LLMPlanArguments, total=False):
     """The arguments of `Context` that decide its plan, besides `n_ctx`; see `PLAN_OPTIONS`."""
 
     beside: Sequence[Any]
-    states: bool
+    states: bool | Sequence[int]
 
 
 PLAN_OPTIONS: dict[str, Option] = {
@@ -274,7 +274,7 @@ PLAN_OPTIONS: dict[str, Option] = {
     ),
     "states": option(
         False, "True keeps what the output projection reads of every token (`Context.states`), for "
-        "layers that draft.",
+        "layers that draft; numbers of layers (1: the second) keep their inputs, side by side.",
     ),
 }  # fmt: skip
 """Every key of `PlanArguments`, with default and meaning."""
@@ -367,7 +367,7 @@ class ContextOptions:
     n_copies: int = 1
     expert_budget: int | None = None
     expert_policy: ExpertPolicy = "auto"
-    states: bool = False
+    states: bool | tuple[int, ...] = False
 
     @property
     def types(self) -> CacheTypes:
@@ -502,11 +502,24 @@ def context_options(
         repack=option("repack", arguments.get("repack"), True),
         swa_full=option("swa_full", arguments.get("swa_full"), True),
         n_copies=arguments.get("n_copies") or 1,
-        states=bool(arguments.get("states")),
+        states=_kept(model, arguments.get("states", False)),
         **_expert_options(arguments),
     )
     _require_flash(options)
     return options
+
+
+def _kept(model: Model, states: bool | Sequence[int]) -> bool | tuple[int, ...]:
+    """The option `states`. Raises ContextError for layers that the model has not."""
+    if isinstance(states, bool):
+        return states
+    n_layer = model.config.n_layer
+    if not all(isinstance(il, int) and 1 <= il <= n_layer for il in states):
+        raise ContextError(
+            f"is {list(states)}; the inputs of layers 1..{n_layer} can be kept ({n_layer} stands "
+            "for the output of the last)", argument="states",
+        )  # fmt: skip
+    return tuple(states) or False
 
 
 def _require_count(name: str, value: Any, *, missing: bool = True) -> None:

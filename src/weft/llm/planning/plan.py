@@ -208,8 +208,9 @@ class ContextPlan:
         for backend in self.backends:
             need(backend.buffer_type)
         leaves = {leaf: None for regime in self.all_regimes for leaf in regime.graph.leaves}
+        lent = self.cache.lent
         for leaf in leaves:
-            if leaf.buffer is None:
+            if leaf.buffer is None or leaf in lent:
                 continue
             buffer_type = leaf.buffer.type or self.backends[-1].buffer_type
             size = leaf.max_bytes if buffer_type.is_host else buffer_type.alloc_size(leaf)

@@ -19,7 +19,7 @@ from weft.graph.op import OPS
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.llm.cache.cells import block_cells
-from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.kv_cache import KVCache, LentCache
 from weft.llm.model import Model
 from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.layers import devices_by_layer
@@ -117,6 +117,8 @@ class Request:
             allocate=False,
             window_size=options.window_size(self.model.config),
         )
+        if self.model.lender is not None:
+            cache = LentCache(self.model.config, self.model.lender)
         for name, row in self.model.scale_rows().items():
             cache.scales[name] = np.tile(row, (options.n_seq_max, 1))
 
@@ -134,7 +136,7 @@ class Request:
 
         sizes = self.together if n_tokens else None
         several = build(sizes.n_seqs * sizes.n_each, sizes) if sizes else None
-        if n_tokens and self.model.config.n_encoder:
+        if n_tokens and self.model.config.reads_first:
             several = build(options.n_ubatch, rows_in=True)
         return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
 
@@ -210,7 +212,7 @@ class Request:
 
     @property
     def _most_together(self) -> int:
-        if self.together is None:  # the encoder
+        if self.together is None:  # what is read first
             return self.options.n_ubatch
         return self.together.n_seqs * self.together.n_each
 

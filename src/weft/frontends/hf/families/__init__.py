@@ -27,10 +27,17 @@ CLASSES = {
 """The file and the family of each class."""
 
 
+def is_eagle(config: Mapping[str, Any]) -> bool:
+    """True for the configuration of EAGLE-3, which some folders have under LLaMA's class."""
+    return "draft_vocab_size" in config and config.get("num_hidden_layers") == 1
+
+
 def find_family(config: Mapping[str, Any]) -> Family:
     """The family of a model by its config.json. Raises FormatError, which lists the known classes,
     if it is not known."""
     name = class_of(config)
+    if name == "LlamaForCausalLM" and is_eagle(config):
+        name = "LlamaForCausalLMEagle3"
     if name not in CLASSES:
         what = f"the class {name!r}" if name else "a model without `architectures`"
         near = get_close_matches(name, CLASSES, 3, 0.7)

@@ -253,6 +253,12 @@ def _vocab4(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.add_bos_token", True
 
 
+GEMMA4 = Family(
+    "gemma4", _keys4, names=NORM_BEHIND, extra=_factors4, change=_change4, vocab=_vocab4,
+    defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "num_kv_shared_layers": 0},
+    activation="gelu",
+)  # fmt: skip
+
 FAMILIES = {
     "gemma": Family(
         "gemma", common=_keys, change=_shifted, vocab=_vocab, defaults={"head_dim": 256},
@@ -299,9 +305,5 @@ FAMILIES = {
         defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "rope_local_base_freq": 10000.0},
         activation="gelu",
     ),
-    "gemma4": Family(
-        "gemma4", _keys4, names=NORM_BEHIND, extra=_factors4, change=_change4, vocab=_vocab4,
-        defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "num_kv_shared_layers": 0},
-        activation="gelu",
-    ),
+    "gemma4": GEMMA4,
 }  # fmt: skip
