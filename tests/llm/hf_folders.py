@@ -98,6 +98,9 @@ IMAGE_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                   "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
                                   "mrope_interleaved": True}}  # fmt: skip
 
+_PICTURES = {"base_channels": 32, "latent_channels": 8, "embed_dim": 8, "num_embeddings": 8,
+             "channel_multiplier": [1], "num_res_blocks": 1, "resolution": 16}  # fmt: skip
+
 # the class of transformers, its options beside SHAPE or instead of it, and the tokenizer
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "apertus": ("Apertus", SHAPE, "llama3"),
@@ -242,6 +245,37 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mamba2": ("Mamba2", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2,
                           "head_dim": 8, "num_heads": 8, "n_groups": 2, "state_size": 16}, "gpt2"),
     "mellum": ("Mellum", SHAPE | MOE | WINDOWS | {"rope_parameters": BOTH_ROPES}, "qwen2"),
+    "minimax 01": ("MiniMax", SHAPE | MIXTURE | {
+        "head_dim": 16, "num_hidden_layers": 3, "block_size": 8, "full_attn_alpha_factor": 1.3,
+        "linear_attn_alpha_factor": 1.3, "mlp_alpha_factor": 1.3, "layer_types": [
+            "linear_attention", "full_attention", "linear_attention"]}, "gpt2"),
+    "chameleon": ("Chameleon", SHAPE | {
+        "vocabulary_map": {"<image>": 300}, "vq_config": _PICTURES}, "gpt2"),
+    "chameleon swin": ("Chameleon", SHAPE | {
+        "swin_norm": True, "vocabulary_map": {"<image>": 300}, "vq_config": _PICTURES}, "gpt2"),
+    "exaone4.5": ("Exaone4_5_", SHAPE | {
+        "model_type": "exaone4", "sliding_window": 6, "sliding_window_pattern": 2}, "gpt2"),
+    "glm ocr": ("GlmOcr", SHAPE | {"rope_parameters": PLAIN | {
+        "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}}, "llama3"),
+    "minicpm v4.6": ("MiniCPMV4_6", SHAPE | DELTA | IMAGE_ROPE | {
+        "model_type": "qwen3_5_text"}, "qwen2"),
+    "kimi k2.5": ("Kimi_K25", SHAPE | LATENT | {
+        "model_type": "deepseek_v3", "q_lora_rank": 24, "n_group": 1}, "qwen2"),
+    "janus": ("Janus", SHAPE | {"model_type": "llama"}, "pieces"),
+    "step3p7": ("Step3p7", SHAPE | {
+        "head_dim": 16, "num_hidden_layers": 4, "layer_types": [
+            "full_attention", "sliding_attention"] * 2, "sliding_window": 6,
+        "mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "n_routed_experts": 5,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 16, "share_expert_dim": 12,
+        "num_sliding_attention_heads": 2, "moe_router_scaling_factor": 1.5, "pad_token_id": 0,
+        "rope_parameters": BOTH_ROPES | {"full_attention": PLAIN | {"partial_rotary_factor": 0.5}},
+        "swiglu_limits": [0, 0, 0.3, 0.3], "swiglu_limits_shared": [0, 0, 0, 0.2]}, "gpt2"),
+    "muse-glimmer": ("MuseGlimmer", SHAPE | {
+        "head_dim": 16, "num_hidden_layers": 4, "sliding_window": 6, "layer_types": [
+            "sliding_attention"] * 3 + ["full_attention"]}, "gpt2"),
+    "granite moe windows": ("GraniteMoeSWA", SHAPE | MIXTURE | WINDOWS | {
+        "attention_multiplier": 0.1, "logits_scaling": 3.0, "shared_intermediate_size": 20},
+        "digits"),
     "minimax": ("MiniMaxM2", SHAPE | MIXTURE | PARTIAL, "gpt2"),
     "mistral3": ("Ministral3", SHAPE | {"head_dim": 16, "rope_parameters": TEMPERATURE}, "llama3"),
     "mixtral": ("Mixtral", SHAPE | MIXTURE, "pieces"),
@@ -294,7 +328,18 @@ _GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 
 _DOCUMENTS = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
               "num_attention_heads": 2, "patch_size": 4, "image_size": 8,
               "max_image_size": 8}  # fmt: skip
+_SMALL_TOWER = {
+    "depth": 1,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "out_hidden_size": 32,
+}
 SEEING: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("Exaone4_5_", "GlmOcr", "MiniCPMV4_6", "Kimi_K25", "Janus", "Step3p7",
+                     "MuseGlimmer"), _SMALL_TOWER),
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
     "HunYuanVL": _DOCUMENTS, "PaddleOCRVL": _DOCUMENTS,
@@ -320,6 +365,8 @@ def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "
     """Saves the model `name` of `MODELS` with its tokenizer; returns it in float32."""
     kind, options, tokenizer = MODELS[name]
     suffix = "Model" if name in HEADLESS else "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    if kind == "Chameleon":
+        suffix = "ForConditionalGeneration"
     if kind in SEEING:
         suffix = "ForConditionalGeneration"
         options = {"text_config": options, "vision_config": SEEING[kind]}

@@ -61,7 +61,7 @@ def plain(row: Row) -> bool:
     if "attn_qkv" in row.name and not row.unless:
         return False
     return not any(name in row.name for name in fused) and not row.name.endswith(
-        (".scale", "ffn_norm")
+        (".scale", "_norm")
     )
 
 

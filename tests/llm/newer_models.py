@@ -63,6 +63,24 @@ NEWER: dict[str, tuple[str, dict[str, object]]] = {
         WINDOW | {"block_count": 4, "logit_scale": 0.5, "final_logit_softcapping": 6.0},
     ),
     "plamo": ("plamo", {}),
+    "plamo3": (
+        "plamo3",
+        WINDOW | {"rope.freq_base_swa": 50.0, "attention.sliding_window_pattern": 2},
+    ),
+    "plamo3 whole": ("plamo3", {}),
+    "grovemoe": (
+        "grovemoe",
+        EXPERTS
+        | {
+            "expert_count": 6,
+            "experts_per_group": 2,
+            "expert_group_scale": 0.4,
+            "expert_chunk_feed_forward_length": 7,
+        },
+    ),
+    "chameleon": ("chameleon", {}),
+    "chameleon swin": ("chameleon", {"swin_norm": True}),
+    "cogvlm": ("cogvlm", {"attention.head_count_kv": 4}),
     "talkie": ("talkie", {"logit_scale": 0.5}),
     "smallthinker": ("smallthinker", EXPERTS | WINDOW | {"block_count": 5}),
     "smallthinker whole": ("smallthinker", EXPERTS | {"attention.sliding_window": 0}),

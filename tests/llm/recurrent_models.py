@@ -70,6 +70,27 @@ RECURRENT: dict[str, tuple[str, dict[str, object]]] = {
         },
     ),
     "falcon-h1": ("falcon-h1", SSM | {"ssm.time_step_rank": 4, "ssm.group_count": 2}),
+    "plamo2": (
+        "plamo2",
+        HYBRID
+        | {
+            "ssm.group_count": 0,
+            "attention.head_count": np.array([0, 4, 0], np.int32),
+            "attention.key_length": 4,
+            "attention.value_length": 4,
+        },
+    ),
+    "minimax-01": (
+        "minimax-01",
+        {
+            "expert_count": 5,
+            "expert_used_count": 2,
+            "block_count": 3,
+            "full_attention_interval": 3,
+            "residual_scale": 1.3,
+            "rope.dimension_count": 2,
+        },
+    ),
     "nemotron_h": ("nemotron_h", NEMOTRON),
     "nemotron_h_moe": (
         "nemotron_h_moe",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.llm.made_models import EXPERTS, TOKENS, configure, context, keys_of, made_up
+from tests.llm.newer_models import NEWER
 from tests.llm.other_models import PLAIN_MLA
 from tests.llm.plain_llama import Array, rms, softmax
 from tests.llm.tiny import write_model
@@ -123,6 +124,37 @@ def arctic(x: Array, layer: Layer, il: int) -> Array:
     y = rms(x) * layer["ffn_norm_exps"]
     moe = mixture(y, layer, softmax(linear(y, layer, "ffn_gate_inp")))
     return h + gated(rms(h) * layer["ffn_norm"], layer) + moe
+
+
+def grove(x: Array, layer: Layer, il: int) -> Array:
+    """Two of six experts, and the small one of each pair, weighed alike."""
+    q, k, v = heads(rms(x) * layer["attn_norm"], layer)
+    q, k = rms(q) * layer["attn_q_norm"], rms(k) * layer["attn_k_norm"]
+    q, k = (rotate(h, 4, True) for h in (q, k))
+    x = x + linear(attend(q, k, v).reshape(len(x), -1), layer, "attn_output")
+    y = rms(x) * layer["ffn_norm"]
+    probabilities, out = softmax(linear(y, layer, "ffn_gate_inp")), np.zeros_like(x)
+    for t, row in enumerate(probabilities):
+        best = np.argsort(-row)[:2]
+        for e in best:
+            small = {f"ffn_{n}": layer[f"ffn_{n}_chexps"][e // 2] for n in ("gate", "up", "down")}
+            large = {f"ffn_{n}": layer[f"ffn_{n}_exps"][e] for n in ("gate", "up", "down")}
+            both = gated(y[t], large) + 0.4 * gated(y[t], small)
+            out[t] += row[e] / row[best].sum() * both
+    return x + out
+
+
+def plamo3(x: Array, layer: Layer, il: int) -> Array:
+    """The first of two layers sees 6 tokens and has a base of its own."""
+    n, local = len(x), il == 0
+    both = linear(rms(x) * layer["attn_norm"], layer, "attn_qkv")
+    q, k, v = (part.reshape(n, -1, 4) for part in np.split(both, (16, 24), axis=1))
+    q, k = rms(q) * layer["attn_q_norm"], rms(k) * layer["attn_k_norm"]
+    q, k = (rotate(h, 4, True, 50.0 if local else BASE) for h in (q, k))
+    y = attend(q, k, v, window=6 if local else 0).reshape(n, -1)
+    x = x + rms(linear(y, layer, "attn_output")) * layer["post_attention_norm"]
+    gate, up = np.split(linear(rms(x) * layer["ffn_norm"], layer, "ffn_up"), 2, axis=1)
+    return x + rms(linear(silu(gate) * up, layer, "ffn_down")) * layer["post_ffw_norm"]
 
 
 def llama(x: Array, layer: Layer, il: int) -> Array:
@@ -320,6 +352,8 @@ MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
     "nanbeige, one run": (llama, "nanbeige", {}),
     "plamo": (plamo, "plamo", {}),
     "plm": (plm, "plm", PLAIN_MLA),
+    "plamo3": (plamo3, "plamo3", NEWER["plamo3"][1]),
+    "grovemoe": (grove, "grovemoe", NEWER["grovemoe"][1]),
     "smallthinker": (smallthinker, "smallthinker", THINKER),
     "grok": (grok, "grok", GROK),
     "grok dense": (grok, "grok", GROK),
@@ -371,6 +405,8 @@ def equations(name: str, meta: dict[str, Any], tensors: dict[str, Any]) -> Array
 def wanted(name: str, row: Row) -> bool:
     """True for the tensors that a model is made with."""
     ends = ("output.weight", *OPTIONAL.get(name, ()))
+    if name == "plamo3" and ("qkv.weight" in row.name or "attn_qkv" in row.unless):
+        return not row.unless
     if row.unless.endswith(ends):
         return False
     return not row.optional or ("qkv" not in row.name and row.name.endswith(ends))

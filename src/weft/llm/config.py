@@ -117,6 +117,12 @@ class MoeConfig:
     """Layers that have a dense feed-forward layer instead."""
     n_latent: int = 0
     """Width of the experts' inputs and outputs, which are projections; 0: that of the model."""
+    n_ff_small: int = 0
+    """Inner width of the small experts beside the others; 0: there are none."""
+    n_sharing: int = 1
+    """Number of experts that share a small one."""
+    small_scale: float = 0.0
+    """Factor of the outputs of small experts."""
 
     def is_dense(self, il: int) -> bool:
         """True if layer `il` has a dense feed-forward layer."""
@@ -369,6 +375,9 @@ class ModelConfig:
     """Parameters of the activation of each layer, where it has some."""
     heads_last: bool = False
     """True if the norms of queries and keys are behind the rotation."""
+    norms_behind: bool = False
+    """True if the norms of layers are behind attention and feed-forward layer, in an architecture
+    whose models have them in front or behind."""
     gated_heads: bool = False
     """True if the gate of attention, where there is one, has a number for each head, not for each
     element."""
@@ -423,7 +432,7 @@ class ModelConfig:
     hidden_act: str = ""
     """The activation that the file names; empty: it names none."""
     fused_gate: bool = False
-    """True if `ffn_up` has the gate in its first half."""
+    """True if `ffn_up`, or that of shared experts, has the gate in its first half."""
     n_blocks: int = 0
     """Number of layers in the file. Layers behind `n_layer` draft tokens (multi-token prediction);
     the model is computed without them (see `models/next_layer.py`)."""

@@ -55,6 +55,9 @@ def class_of(config: Mapping[str, Any]) -> str:
 
 
 def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, dict):  # Qwen's models that speak: the part that writes
+        config = thinker
     for key in _TEXT:
         text = config.get(key)
         if isinstance(text, dict):
@@ -146,7 +149,8 @@ class Config(Mapping[str, Any]):
     @property
     def n_expert(self) -> int:
         """Experts of a layer; 0: there are none."""
-        names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+        names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
+                 "moe_num_primary_experts")  # fmt: skip
         return self.first(*names) or 0
 
     def rope_of(self, kind: str) -> Mapping[str, Any]:
@@ -221,6 +225,20 @@ class Config(Mapping[str, Any]):
             what = f"{what[:200]} ... {what[-200:]}"
         return FormatError(f"{self.folder / 'config.json'}: {key!r} {what}")
 
+    def _theta(self, rope: dict[str, Any]) -> Any:
+        """The base of rotary embeddings; where there is a base for each layer, it is that of layers
+        that see everything, and `rope` gets that of layers with a window."""
+        theta, kinds = self.first(*_THETA), self.get("layer_types")
+        if not isinstance(theta, list):
+            return theta
+        of_kind: dict[str, Any] = {}
+        for kind, base in zip(kinds or ["full_attention"] * len(theta), theta, strict=False):
+            if of_kind.setdefault(kind, base) != base:
+                raise self.bad("rope_theta", "differs between layers of a kind")
+        if "sliding_attention" in of_kind:
+            rope["sliding_attention"] = {"rope_theta": of_kind["sliding_attention"]}
+        return of_kind.get("full_attention", theta[0] if theta else None)
+
     def _rope(self) -> Mapping[str, Any]:
         given = self.first("rope_parameters", "rope_scaling")
         rope: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
@@ -230,7 +248,7 @@ class Config(Mapping[str, Any]):
         if local is not None:
             rope["sliding_attention"] = {"rope_theta": local}
         for key, value in (
-            ("rope_theta", self.first(*_THETA)),
+            ("rope_theta", self._theta(rope)),
             ("rope_type", rope.get("type")),
             ("partial_rotary_factor", self.first(*_PARTIAL)),
             ("original_max_position_embeddings", self.get("original_max_position_embeddings")),

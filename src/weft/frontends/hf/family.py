@@ -74,7 +74,7 @@ _LAYER_NAMES = {
     "block_sparse_moe.down_proj feed_forward.w2 mixer.down_proj",
     "ffn_gate_inp": "mlp.gate mlp.router block_sparse_moe.gate mlp.router.layer router.proj "
     "block_sparse_moe.router.layer feed_forward.router feed_forward.gate mlp.gate.wg "
-    "mlp.router.gate ffn.router.layer mixer.gate",
+    "mlp.router.gate ffn.router.layer mixer.gate block_sparse_moe.router",
     "ffn_gate_exps": "mlp.experts.gate_proj block_sparse_moe.experts.w1 "
     "feed_forward.experts.gate_proj feed_forward.experts.w1 ffn.experts.mlp.w1 "
     "mlp.switch_mlp.gate_proj",
@@ -164,7 +164,10 @@ _TOWER_STARTS = ("mlp", "vit.", "vpm.", "siglip2.", "conformer.", "merger.", "re
 _TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", "token2wav.",
                 "code2wav.", "projector.", "pre_mm_projector_norm", "image_newline",
                 "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
-                "model.connector.")  # fmt: skip
+                "model.connector.", "vqmodel.", "aligner.", "generation_", "model.merger.",
+                "vit_merger.")  # fmt: skip
+# Matrices of the text model for the rows of images (CogVLM), whose names look like a tower's.
+_IMAGE_EXPERTS = ("self_attn.vision_expert_", "mlp.vision_mlp.")
 _LAYER = re.compile(r"(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _ROOTS = ("model.", "transformer.", "gpt_neox.", "backbone.", "decoder.", "encoder.", "bert.",
@@ -352,7 +355,9 @@ def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
     for full, values in stored.items():
         name = full.replace("e_score_correction_bias", "e_score_correction.bias")
         name = name.replace("language_model.", "").replace("text_model.", "")
+        name = name.removeprefix("thinker.")
         tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
+        tower = tower and not any(part in name for part in _IMAGE_EXPERTS)
         if not tower and not name.endswith(_IGNORED):
             yield name, values
 
@@ -386,6 +391,9 @@ def experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tupl
 def in_order(c: Config, name: str, values: Values, n_rotated: int) -> Values:
     """Rows of queries and keys in the order in which adjacent pairs rotate; others as they are."""
     stem = name.rpartition(".")[0]
+    if stem.endswith(("q_norm", "k_norm")) and values.shape[-1] == c.head_dim:
+        order = adjacent_rows(c, c.head_dim, n_rotated)
+        return values.through(lambda x: x[..., order])
     if not stem.endswith(("q_proj", "k_proj")):
         return values
     rows = adjacent_rows(c, values.shape[0], n_rotated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Collection, Iterator, Mapping
@@ -122,6 +123,43 @@ def _as_llama(c: Config, pieces: list[Piece]) -> Vocabulary:
     yield "tokenizer.ggml.scores", np.array([score for _, score, _ in pieces], np.float32)
     yield "tokenizer.ggml.token_type", np.array([kind for _, _, kind in pieces], np.int32)
     yield from SpecialTokens(c, n_vocab=len(pieces)).keys()
+
+
+def plamo(c: Config) -> Vocabulary:
+    """PLaMo's vocabulary: a line of tokenizer.jsonl for each token, its text, score and kind."""
+    text = c.text("tokenizer.jsonl")
+    if text is None:
+        raise FormatError(f"{c.folder}: no tokenizer.jsonl; download the tokenizer too")
+    kinds = {"UNKNOWN": UNKNOWN, "CONTROL": CONTROL, "BYTE": BYTE}
+    pieces: list[Piece] = []
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            token, score, *rest = json.loads(line)
+            kind = kinds.get(rest[0] if rest else "", NORMAL)
+            special = token.startswith("<|plamo:") and token.endswith("|>")
+            pieces.append((token, float(score), CONTROL if special else kind))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FormatError(f"{c.folder / 'tokenizer.jsonl'}: not a token: {error}") from None
+    n = c.get("vocab_size") or len(pieces)
+    require_vocabulary(c, n, len(pieces))
+    pieces += [(f"[PAD{i}]", -1000.0, UNUSED) for i in range(1, n - len(pieces) + 1)]
+    ids = {token: i for i, (token, _, _) in reversed(list(enumerate(pieces)))}
+    yield "tokenizer.ggml.model", "plamo2"
+    yield "tokenizer.ggml.pre", "default"
+    yield "tokenizer.ggml.tokens", [token for token, _, _ in pieces]
+    yield "tokenizer.ggml.scores", np.array([score for _, score, _ in pieces], np.float32)
+    yield "tokenizer.ggml.token_type", np.array([kind for _, _, kind in pieces], np.int32)
+    settings = c.json("tokenizer_config.json")
+    for kind, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("sep", "seperator"),
+                      ("unk", "unknown")):  # fmt: skip
+        name = settings.get(f"{kind}_token")
+        if name in ids:
+            yield f"tokenizer.ggml.{key}_token_id", ids[name]
+    yield "tokenizer.ggml.eot_token_id", 4
+    yield "tokenizer.ggml.add_space_prefix", False
+    template = c.text("chat_template.jinja") or settings.get("chat_template")
+    if template:
+        yield "tokenizer.chat_template", template
 
 
 def require_vocabulary(c: Config, n: int, n_found: int) -> None:

@@ -40,8 +40,8 @@ class StateTable:
             buffer = Buffer("any", types[il], PlannedMemory(4 * n * self.n_slots))
             return Tensor(_F32, (n, self.n_slots, 1, 1), name=f"{name}_{il}", buffer=buffer)
 
-        self.conv = {il: leaf("cache_r", il, r.conv_size) for il in layers}
-        """Per recurrent layer, [conv_size, n_slots]: the last inputs of the convolution."""
+        self.conv = {il: leaf("cache_r", il, r.conv_size) for il in layers if r.conv_size}
+        """Per layer with a convolution, [conv_size, n_slots]: its last inputs."""
         self.state = {il: leaf("cache_s", il, r.state_size) for il in layers if r.state_size}
         """The states, per state-space layer [state_size, n_slots]."""
 

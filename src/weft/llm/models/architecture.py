@@ -43,6 +43,8 @@ class Architecture:
     """Names of the norms in front of attention and feed-forward layer; empty: there is none."""
     after: tuple[str, str] = ("", "")
     """Names of the norms behind them; empty: there is none."""
+    bare: tuple[str, ...] = ()
+    """Names of norms of layers that converters write without `.weight`."""
     embedding_norm: str = ""
     """Name of the norm of the embeddings; empty: there is none."""
     last_norm: str = "output_norm"
@@ -78,7 +80,12 @@ class Architecture:
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Tensors of a layer."""
         for name in filter(None, (*self.before, *self.after)):
-            yield from self.norm.rows(f"blk.{il}.{name}", c.n_embd)
+            full = f"blk.{il}.{name}"
+            bare = full if name in self.bare else ""
+            if bare:
+                yield maybe(bare, c.n_embd)
+            for row in self.norm.rows(full, c.n_embd):
+                yield replace(row, unless=bare)
         yield from self.attention.rows(c, il)
         yield from self.feed_forward.rows(c, il)
 
@@ -122,6 +129,8 @@ class Architecture:
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
         """Applies the norm called `name` to x; an empty name stands for no norm."""
+        if name in self.bare and name in w:
+            return G.mul(G.rms_norm(x, step.config.rms_eps), w[name])
         return self.norm(step.config, w, name, x) if name else x
 
 

@@ -12,7 +12,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.common import adapted, linear
-from weft.llm.models.parts import Gated, Mlp, Part, linear_rows
+from weft.llm.models.parts import FusedGated, Gated, Mlp, Part, linear_rows
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -72,12 +72,16 @@ class Experts:
             yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert, unless=unless)
             yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
             yield maybe(f"blk.{il}.{name}.scale", moe.n_expert)
+        if moe.n_ff_small:
+            n, n_small = moe.n_ff_small, moe.n_expert // moe.n_sharing
+            for name, n_in, n_out in (("gate", n_embd, n), ("up", n_embd, n), ("down", n, n_embd)):
+                yield need(f"blk.{il}.ffn_{name}_chexps.weight", n_in, n_out, n_small)
         if self.balanced:
             yield maybe(f"blk.{il}.exp_probs_b.bias", moe.n_expert)
         if self.shared == "gated":
             yield need(f"blk.{il}.ffn_gate_inp_shexp.weight", c.n_embd)
         if self._has_shared(moe):
-            yield from self._always.sized_rows(c, il, moe.n_ff_shared)
+            yield from self._always(c).sized_rows(c, il, moe.n_ff_shared)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The mixture or the dense layer, from x [n_embd, n_tokens] to the same sizes."""
@@ -87,7 +91,7 @@ class Experts:
             return self.dense(step, w, il, x)
         if self.shared == "gated":
             gate = G.sigmoid(G.mul_mat(layer["ffn_gate_inp_shexp.weight"], x))  # [1, n_tokens]
-            always = G.mul(self._always(step, w, il, x), gate)
+            always = G.mul(self._always(step.config)(step, w, il, x), gate)
             return G.add(self.routed(layer, x, moe), always)
         return self.with_shared(step, w, il, x, self.routed(layer, x, moe))
 
@@ -95,12 +99,13 @@ class Experts:
         """The mixture y with the experts that every token uses, if there are such."""
         if not self._has_shared(require_experts(step.config)):
             return y
-        y = G.add(y, self._always(step, w, il, x))
+        y = G.add(y, self._always(step.config)(step, w, il, x))
         return G.scale(y, 0.5) if self.shared == "averaged" else y
 
-    @property
-    def _always(self) -> Gated | Mlp:
+    def _always(self, c: ModelConfig) -> Gated | FusedGated | Mlp:
         """The experts that every token uses, as one layer."""
+        if c.fused_gate:
+            return FusedGated(suffix="_shexp")
         return Mlp(self.plain, "_shexp") if self.plain else Gated(self.shared_act, "_shexp")
 
     def _has_shared(self, moe: MoeConfig) -> bool:
@@ -142,6 +147,8 @@ class Experts:
         if self.weigh_inputs:
             x = G.mul(G.repeat(x, (n_embd, n_used, n_tokens, 1)), weights)
         y = through_experts(w, "ffn_down_exps", self.inside(w, x, best), best)
+        if moe.n_ff_small:
+            y = G.add(y, self.small(w, x, best, moe))
         if not self.weigh_inputs:
             y = G.mul(y, weights)  # [n_embd, n_used, n_tokens]
         parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
@@ -164,6 +171,16 @@ class Experts:
                 total = G.clamp(total, _LEAST_SUM, math.inf)
             weights = G.div(weights, total)
         return G.scale(weights, moe.scale) if moe.scale != 1.0 else weights
+
+    def small(self, w: Weights, x: Tensor, best: Tensor, moe: MoeConfig) -> Tensor:
+        """The outputs of the small experts that belong to the experts `best`, [n_embd, n_used,
+        n_tokens]."""
+        # half a number more, so that rounding leaves the first expert of each where it is
+        n = moe.n_sharing
+        ids = G.cast(G.floor(G.scale(G.cast(best, "f32"), 1 / n, 0.5 / n)), "i32")
+        gate, up = (through_experts(w, f"ffn_{name}_chexps", x, ids) for name in ("gate", "up"))
+        y = through_experts(w, "ffn_down_chexps", self.act(gate, up), ids)
+        return G.scale(y, moe.small_scale)
 
     def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
         """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from weft import graph as G
 from weft.graph import RopeMode
@@ -20,6 +21,7 @@ from weft.llm.models.parts import (
     RMS,
     Attention,
     Gated,
+    HeadNorm,
     Mlp,
     Norm,
     linear_rows,
@@ -227,11 +229,15 @@ def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure_granite_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the layers with a window, and those that rotate."""
+    """Sets the layers with a window, those that rotate, and whether the gate of shared experts is
+    in one matrix with the rest."""
+    tensors = keys.file.tensors
+    fused = "blk.0.ffn_up_shexp.weight" in tensors and "blk.0.ffn_gate_shexp.weight" not in tensors
     windowed = keys.windowed(4, c.n_layer, first=True)
     rotates = keys.flags("attention.rope_pattern", c.n_layer) or (True,) * c.n_layer
     none = replace(c.rope, n_dims=0)
-    return replace(c, windowed=windowed, ropes=tuple(c.rope if r else none for r in rotates))
+    ropes = tuple(c.rope if r else none for r in rotates)
+    return replace(c, windowed=windowed, ropes=ropes, fused_gate=fused)
 
 
 class Granite(Architecture):
@@ -242,6 +248,73 @@ class Granite(Architecture):
 
 
 _GRANITE = Granite(RopeMode.NORMAL, configure_granite, feed_forward=Experts(shared="added"))
+
+
+# Chameleon (arXiv 2405.09818): LLaMA's blocks with a LayerNorm of each query and key head, whose
+# gains are its own; in the large model the norms are behind attention and feed-forward layer. It
+# writes text alone here: the scores of image tokens are the least that there are.
+
+_IMAGE_TOKENS = range(4, 8196)
+
+
+class Chameleon(Architecture):
+    """Norms behind the parts if the metadata says so, and no image tokens."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        if not step.config.norms_behind:
+            return super().block(step, w, il, x)
+        other = Architecture(self.rope_mode, attention=self.attention, before=("", ""),
+                             after=self.before)  # fmt: skip
+        return other.block(step, w, il, x)
+
+    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        y, n = super().logits(step, w, x), step.config.n_vocab
+        if n <= _IMAGE_TOKENS.stop:
+            return y
+        front, images, behind = (
+            G.cont(G.view_2d(y, stop - start, y.ne[1], y.nb[1], start * y.dtype.bytes))
+            for start, stop in pairwise((0, _IMAGE_TOKENS.start, _IMAGE_TOKENS.stop, n))
+        )
+        return G.concat(G.concat(front, G.fill(images, _LEAST), 0), behind, 0)
+
+
+_LEAST = -3.4028234663852886e38
+"""The least float32."""
+
+
+def configure_chameleon(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets where the norms are."""
+    return replace(c, norms_behind=keys.flag("swin_norm", False))
+
+
+# CogVLM (arXiv 2311.03079): LLaMA's blocks with a second set of matrices, for the rows of images.
+
+_IMAGE_MATRICES = {"vis_attn_qkv": "attn_qkv", "vis_attn_output": "attn_output",
+                   "vis_gate": "ffn_gate", "vis_up": "ffn_up", "vis_down": "ffn_down"}  # fmt: skip
+
+
+class ImageExperts(Architecture):
+    """Rows of images have matrices of their own."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        yield from super().block_rows(c, il)
+        n, n_heads = c.n_ff(il), c.n_head(il) * c.d_v(il)
+        sizes = ((c.n_embd, 3 * n_heads), (n_heads, c.n_embd), (c.n_embd, n), (c.n_embd, n),
+                 (n, c.n_embd))  # fmt: skip
+        for name, size in zip(_IMAGE_MATRICES, sizes, strict=True):
+            yield need(f"blk.{il}.{name}.weight", *size)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        if step.embd is not None:
+            layer = w.layer(il)
+            w = w.joined({f"blk.{il}.{text}.weight": layer[f"{image}.weight"]
+                          for image, text in _IMAGE_MATRICES.items()}, w.scales)  # fmt: skip
+        return super().block(step, w, il, x)
+
+
+def configure_cogvlm(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the base of the rotation, which files do not state."""
+    return replace(c, rope=replace(c.rope, freq_base=10000.0))
 
 
 # HRM-Text (Sapient, 2026; arXiv 2506.21734): two stacks of layers, a fast and a slow one, that run
@@ -325,10 +398,15 @@ ARCHITECTURES = {
     "granite": _GRANITE,
     "granite_swa": replace(
         _GRANITE, configure=configure_granite_windows, attention=Attention(sinks=True),
-        feed_forward=Gated(),
     ),
     "granitemoe": _GRANITE,
     "minicpm": _GRANITE,
+    "chameleon": Chameleon(
+        RopeMode.NORMAL, configure_chameleon, attention=Attention(
+            HeadNorm(LAYER, own_gains=True),
+        ),
+    ),
+    "cogvlm": ImageExperts(RopeMode.NEOX, configure_cogvlm),
     "hrm_text": Stacks(
         RopeMode.NEOX, configure_hrm_text, norm=Norm(gains=False),
         attention=Attention(gate=G.sigmoid), last_norm="",

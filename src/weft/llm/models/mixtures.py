@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,12 +10,15 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, Temperature
+from weft.llm.config import ModelConfig, RecurrentConfig, Temperature
 from weft.llm.config_keys import Keys
+from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts, require_experts
 from weft.llm.models.parts import (
     EACH_HEAD,
+    RMS,
     WHOLE,
     Attention,
     ClampedAttention,
@@ -22,8 +26,9 @@ from weft.llm.models.parts import (
     Gated,
     HeadNorm,
     Norm,
+    linear_rows,
 )
-from weft.llm.models.step import Step
+from weft.llm.models.step import Step, kept_state, recurs, require_recurrent
 from weft.llm.weights import Row, Weights, maybe
 
 # Arctic (Snowflake, 2024): beside attention and a small dense feed-forward layer, as wide as the
@@ -128,6 +133,90 @@ class BareBias(Experts):
         yield from super().rows(c, il)
         if not require_experts(c).is_dense(il):
             yield maybe(f"blk.{il}.exp_probs_b", require_experts(c).n_expert)
+
+
+# GroveMoE (arXiv 2508.07785): Qwen3's mixture, where experts share small ones in groups. A small
+# expert is weighed as the experts of its group that are chosen, and added with a factor.
+
+
+def configure_grove(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the small experts."""
+    moe, n = require_experts(c), keys.count("experts_per_group")
+    if moe.n_expert % n:
+        raise keys.bad("experts_per_group", n, f"a divisor of {moe.n_expert} experts")
+    return replace(
+        c,
+        moe=replace(
+            moe,
+            n_ff_small=keys.count("expert_chunk_feed_forward_length", c.head_dim_k),
+            n_sharing=n,
+            small_scale=keys.number("expert_group_scale", 0.05),
+        ),
+    )
+
+
+# MiniMax-01 (arXiv 2501.08313): seven of eight layers are lightning attention (arXiv 2401.04658),
+# whose state forgets at a rate of its head and layer; the others are attention. What is added to
+# the results of both and of experts is the norm's output, times a constant.
+#
+#     q, k, v = silu(qkv u)          state = exp(-rate) state + k v^T         y = q state
+#     out(norm(y) sigmoid(gate u))   rate = 2^(-8 h / heads) (1 - layer / (layers - 1) + 1e-5)
+
+
+def configure_lightning(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers that are recurrent, and the sizes of their states."""
+    every = keys.count("full_attention_interval", 8)
+    usual = tuple((il + 1) % every != 0 for il in range(c.n_layer))
+    layers = keys.flags("attention.recurrent_layers", c.n_layer) or usual
+    d, n_head = c.head_dim_k, c.heads[0]
+    recurrent = RecurrentConfig(
+        layers=layers, d_conv=1, n_channels=d * n_head, d_state=d, n_head=n_head, head_dim=d
+    )
+    heads_kv = tuple(0 if it else n for it, n in zip(layers, c.heads_kv, strict=True))
+    return replace(c, recurrent=recurrent, heads_kv=heads_kv)
+
+
+class LightningOrAttention(Attention):
+    """Lightning attention, or attention if the layer is not recurrent."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        if not recurs(c, il):
+            yield from super().rows(c, il)
+            return
+        n, b = require_recurrent(c).d_inner, f"blk.{il}"
+        yield from linear_rows(f"{b}.attn_qkv", c.n_embd, 3 * n)
+        yield from linear_rows(f"{b}.attn_gate", c.n_embd, n)
+        yield from RMS.rows(f"{b}.attn_norm_2", n)
+        yield from linear_rows(f"{b}.attn_output", n, c.n_embd)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        if not recurs(step.config, il):
+            return super().__call__(step, w, il, x)
+        c, r, layer, n_tokens = step.config, require_recurrent(step.config), w.layer(il), x.ne[1]
+        assert step.slots is not None and step.cache.states is not None
+        d, table = r.head_dim, step.cache.states.state[il]
+        qkv = G.silu(linear(layer, "attn_qkv", x))
+        q, k, v = (common.heads(qkv, d, r.n_head, 3 * d, i * d) for i in range(3))
+        slow = 1 - il / max(c.n_layer - 1, 1) + 1e-5
+        kept = [math.exp(-(2 ** (-8 * (h + 1) / r.n_head)) * slow) for h in range(r.n_head)]
+        g = G.repeat(G.reshape(G.constant(kept), 1, r.n_head), (d, r.n_head, n_tokens, 1))
+        state = G.get_rows(table, step.slots[0])
+        both = G.gated_linear_attn(k, v, q, g, state, scale=1.0)
+        y = kept_state(step, il, both)
+        y = G.mul(G.sigmoid(linear(layer, "attn_gate", x)), RMS(c, layer, "attn_norm_2", y))
+        return linear(layer, "attn_output", y)
+
+
+class NormedResidual(Architecture):
+    """A block that adds the outputs of norms, times a constant, instead of its input."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        layer, scale = w.layer(il), step.config.residual_scale
+        x = self.normed(step, layer, "attn_norm", x)
+        x, y = last(step, il, x, self.attention(step, w, il, x))
+        x = G.add(y, G.scale(x, scale)).named(f"ffn_inp-{il}")
+        x = self.normed(step, layer, "ffn_norm", x)
+        return G.add(self.feed_forward(step, w, il, x), G.scale(x, scale))
 
 
 # gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b model card", arXiv 2508.10925).
@@ -242,6 +331,14 @@ ARCHITECTURES = {
     # once.
     "minimax-m2": Architecture(
         RopeMode.NEOX, attention=Attention(WHOLE), feed_forward=Experts(dense=None, balanced=True),
+    ),
+    "minimax-01": NormedResidual(
+        RopeMode.NEOX, configure_lightning, attention=LightningOrAttention(),
+        feed_forward=Experts(dense=None),
+    ),
+    "grovemoe": Architecture(
+        RopeMode.NEOX, configure_grove, attention=Attention(EACH_HEAD),
+        feed_forward=Experts(dense=None),
     ),
     "gpt-oss": GptOss(
         RopeMode.NEOX, configure, before=("attn_norm", "post_attention_norm"),

@@ -237,14 +237,20 @@ class FusedGated:
     """A gated feed-forward layer whose gate is the first half of `ffn_up`."""
 
     act: Callable[[Tensor], Tensor] = G.swiglu
+    suffix: str = ""
+    """End of the matrices' names; "_shexp" for shared experts."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, 2 * c.n_ff(il))
-        yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+        return self.sized_rows(c, il, c.n_ff(il))
+
+    def sized_rows(self, c: ModelConfig, il: int, n_ff: int) -> Iterator[Row]:
+        """The two matrices, with an inner width of `n_ff`."""
+        yield from linear_rows(f"blk.{il}.ffn_up{self.suffix}", c.n_embd, 2 * n_ff)
+        yield from linear_rows(f"blk.{il}.ffn_down{self.suffix}", n_ff, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        layer = w.layer(il)
-        return linear(layer, "ffn_down", self.act(linear(layer, "ffn_up", x)))
+        layer, s = w.layer(il), self.suffix
+        return linear(layer, f"ffn_down{s}", self.act(linear(layer, f"ffn_up{s}", x)))
 
 
 def squared_relu(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.common import linear
 from weft.llm.models.parts import LAYER, linear_rows, squared_relu
-from weft.llm.models.step import Step, beside, require_recurrent
+from weft.llm.models.step import Step, beside, kept_state, require_recurrent
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
@@ -117,16 +117,6 @@ def _state(step: Step, il: int) -> Tensor:
     return G.get_rows(step.cache.states.state[il], step.slots[0])
 
 
-def _result(step: Step, il: int, both: Tensor) -> Tensor:
-    """Keeps the states of a recurrence's result, and returns its outputs [n_embd, n_tokens]."""
-    r, n_tokens = require_recurrent(step.config), step.tokens.ne[0]
-    assert step.slots is not None and step.cache.states is not None
-    at = r.d_inner * n_tokens * _SIZE
-    state = G.view_2d(both, r.state_size, step.n_seqs, r.state_size * _SIZE, at)
-    step.writes.append(G.set_rows(step.cache.states.state[il], state, step.slots[1]))
-    return G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
-
-
 def _normed_heads(step: Step, w: Weights, y: Tensor) -> Tensor:
     """Norms each head of y [n_embd, n_tokens]."""
     if "time_mix_ln.weight" not in w:
@@ -205,10 +195,10 @@ class TimeMix6(TimeMix):
         if self.linear:
             k = G.sub(k, G.mul(k, decay))
             both = G.gated_linear_attn(k, v, q, decay, state, scale=r.head_dim**-0.5)
-            y = G.mul(_result(step, il, both), G.sigmoid(gate))
+            y = G.mul(kept_state(step, il, both), G.sigmoid(gate))
         else:
             both = G.rwkv_wkv6(k, v, q, layer["time_mix_first.weight"], decay, state)
-            y = G.mul(_normed_heads(step, layer, _result(step, il, both)), G.silu(gate))
+            y = G.mul(_normed_heads(step, layer, kept_state(step, il, both)), G.silu(gate))
         return linear(layer, "time_mix_output", y)
 
     def _mixtures(self, w: Weights, x: Tensor, change: Tensor, rank: int) -> list[Tensor]:
@@ -284,7 +274,7 @@ class TimeMix7(TimeMix):
         k = G.add(k, G.sub(G.mul(a, scaled), scaled))
         q, decay, k, v, a = (_heads(step, t) for t in (q, decay, k, v, a))
         both = G.rwkv_wkv7(q, decay, k, v, G.neg(kk), G.mul(kk, a), _state(step, il))
-        y = _normed_heads(step, layer, _result(step, il, both))
+        y = _normed_heads(step, layer, kept_state(step, il, both))
         d, n_head, _, _ = q.ne
         own = G.mul(G.mul(k, q), G.reshape(layer["time_mix_r_k.weight"], d, n_head))
         y = G.add(y, G.reshape(G.mul(v, G.sum_rows(own)), n_embd, n_tokens))

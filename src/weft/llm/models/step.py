@@ -204,7 +204,7 @@ def convolve(step: Step, il: int, x: Tensor, kernel: Tensor) -> Tensor:
 def scan(step: Step, il: int, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Computes Mamba's selective scan over x [d_inner, n_tokens], with time steps dt [n_head,
     n_tokens] and b, c [d_state, n_group, n_tokens]; returns [d_inner, n_tokens]."""
-    r, n, n_seqs, n_tokens = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs, x.ne[1]
+    r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
     assert step.slots is not None and step.cache.states is not None
     table = step.cache.states.state[il]
     states = G.reshape(table, r.d_state, r.head_dim, r.n_head, table.ne[1])
@@ -212,9 +212,17 @@ def scan(step: Step, il: int, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Te
     dt = G.reshape(dt, r.n_head, n, n_seqs)
     b, c = (G.reshape(t, r.d_state, r.n_group, n, n_seqs) for t in (b, c))
     both = G.ssm_scan(states, heads, dt, a, b, c, step.slots[0]).named(f"ssm_scan-{il}")
+    return kept_state(step, il, both)
+
+
+def kept_state(step: Step, il: int, both: Tensor) -> Tensor:
+    """Keeps the states that follow the outputs of a recurrence in `both`; returns the outputs
+    [d_inner, n_tokens]."""
+    r, n_tokens = require_recurrent(step.config), step.tokens.ne[0]
+    assert step.slots is not None and step.cache.states is not None
     at = r.d_inner * n_tokens * _SIZE
-    state = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
-    step.writes.append(G.set_rows(table, state, step.slots[1]))
+    state = G.view_2d(both, r.state_size, step.n_seqs, r.state_size * _SIZE, at)
+    step.writes.append(G.set_rows(step.cache.states.state[il], state, step.slots[1]))
     return G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
 
 
@@ -232,16 +240,12 @@ def delta_rule(
     [1 or d, n_head, n_tokens] and beta [n_head, n_tokens]; returns [d, n_head, n_tokens]."""
     r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
     assert step.slots is not None and step.cache.states is not None
-    d, n_tokens, table = r.head_dim, v.ne[2], step.cache.states.state[il]
+    d, table = r.head_dim, step.cache.states.state[il]
     state = G.reshape(G.get_rows(table, step.slots[0]), d, d, r.n_head, n_seqs)
     q, k, v, g = (G.reshape(t, t.ne[0], t.ne[1], n, n_seqs) for t in (q, k, v, g))
     both = G.gated_delta_net(q, k, v, g, G.reshape(beta, 1, r.n_head, n, n_seqs), state)
     both = both.named(f"delta_rule-{il}")
-    at = r.d_inner * n_tokens * _SIZE
-    last = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
-    step.writes.append(G.set_rows(table, last, step.slots[1]))
-    y = G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
-    return G.reshape(y, d, r.n_head, n_tokens)
+    return G.reshape(kept_state(step, il, both), d, r.n_head, step.tokens.ne[0])
 
 
 def beside(x: Tensor, n: int) -> Tensor:

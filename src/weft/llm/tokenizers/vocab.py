@@ -60,6 +60,7 @@ _DEFAULTS = {
     "llama": _Defaults(bos=1, eos=2, unknown=0, add_bos=True, add_space_prefix=True),
     "bert": _Defaults(cls=101, unknown=100, sep=102, clean_spaces=True),
     "t5": _Defaults(eos=1, unknown=2, add_eos=True),
+    "plamo2": _Defaults(bos=1, eos=2, unknown=0),
 }
 
 # Roles of special tokens, their keys, and the texts that identify them if the file has no key.

@@ -26,11 +26,13 @@ def _common(c: Config) -> Pairs:
 
 
 def _n_draft(c: Config) -> int:
-    """Layers that predict the token after the next; files of DeepSeek-V2 and V3 lack them."""
+    """Layers that predict the token after the next; files of DeepSeek-V2, V3 and Kimi lack them."""
     return 0 if c.cls in _WITHOUT_DRAFTS else int(c.get("num_nextn_predict_layers", 0))
 
 
-_WITHOUT_DRAFTS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
+_WITHOUT_DRAFTS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
+                   "KimiVLForConditionalGeneration", "KimiK25ForConditionalGeneration",
+                   "Kimi_K25ForConditionalGeneration")  # fmt: skip
 
 
 def _keys(c: Config) -> Pairs:
@@ -220,6 +222,26 @@ def _ling_keys(c: Config) -> Pairs:
         yield "nextn_predict_layers", n_draft(c)
 
 
+def _sarvam_keys(c: Config) -> Pairs:
+    yield from _ling_keys(c)
+    yield "rope.dimension_count", c.head_dim
+
+
+def _sarvam_change(c: Config, name: str, values: Values) -> Named:
+    """The bias that balances experts has a mean of 0."""
+    if name.endswith("gate.expert_bias"):
+        values = values.through(lambda x: x - x.mean(dtype=np.float32))
+    yield from _ling_change(c, name, values)
+
+
+def _plm_keys(c: Config) -> Pairs:
+    yield "vocab_size", c.count("vocab_size")
+    yield "attention.kv_lora_rank", c["kv_lora_rank"]
+    yield "attention.key_length", c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    yield "attention.value_length", c["v_head_dim"]
+    yield "rope.dimension_count", c["qk_rope_head_dim"]
+
+
 def _ling_change(c: Config, name: str, values: Values) -> Named:
     if name.endswith("gate.expert_bias"):
         name += ".bias"
@@ -280,5 +302,9 @@ FAMILIES = {
     "bailingmoe2": Family(
         "bailingmoe2", _ling_keys, common=drafting, change=_ling_change, defaults=ROTARY,
     ),
+    "sarvam": Family(
+        "bailingmoe2", _sarvam_keys, common=drafting, change=_sarvam_change, defaults=ROTARY,
+    ),
+    "plm": Family("plm", _plm_keys, defaults=ROTARY, activation="relu2"),
     "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=ROTARY, windows=never),
 }  # fmt: skip

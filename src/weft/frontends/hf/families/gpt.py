@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -19,8 +20,9 @@ from weft.frontends.hf.keys import (
     original_length,
     window_keys,
 )
-from weft.frontends.hf.values import Values, stacked
-from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
+from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.values import Values, stacked, stored_values
+from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama, sentencepiece
 
 
 def _require(c: Config, **values: bool) -> None:
@@ -316,7 +318,81 @@ def _vocab3(c: Config) -> Vocabulary:
         yield from pieces_or_llama(c)
 
 
+# Jais and PLaMo.
+
+
+def _jais_keys(c: Config) -> Pairs:
+    for key, value in (("activation_function", "swiglu"), ("position_embedding_type", "alibi")):
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]!r}, which must be {value!r} here")
+    yield "block_count", c.n_layer
+    yield "context_length", c["n_positions"]
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c["n_inner"]
+    yield "attention.head_count", c.n_head
+    yield "attention.layer_norm_epsilon", float(c["layer_norm_epsilon"])
+    yield "general.file_type", None
+    slopes, bias = open_shards(c.folder).get("transformer.relative_pe.slopes"), 8
+    if slopes is not None:  # the first is 2^-(bias / heads)
+        first = max(float(stored_values(slopes).load().reshape(-1)[0]), 1e-30)
+        bias = -round(math.log2(first) * 2 ** math.floor(math.log2(c.n_head)))
+    yield "attention.max_alibi_bias", float(bias)
+
+
+def _jais_change(c: Config, name: str, values: Values) -> Named:
+    if name.endswith("relative_pe.slopes"):
+        return
+    if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".c_fc2.weight")):
+        rows, columns = values.shape
+        values = values.through(lambda x: x.T, (columns, rows))
+    scale = 1.0
+    if name == "transformer.wte.weight":
+        scale = c.first("mup_embeddings_scale", "embeddings_scale") or 1.0
+    elif name == "lm_head.weight":
+        alpha = c.get("mup_output_alpha")
+        scale = alpha * c["mup_width_scale"] if alpha is not None else c.get("width_scale", 1.0)
+    yield name, values.through(lambda x: x * np.float32(scale)) if scale != 1.0 else values
+
+
+def _plamo_keys(c: Config) -> Pairs:
+    yield "context_length", c.get("max_position_embeddings", 4096)
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", _plamo_kv(c)
+    yield "attention.layer_norm_rms_epsilon", float(c["rms_norm_eps"])
+    yield "general.file_type", None
+
+
+def _plamo_kv(c: Config) -> int:
+    """Key heads; `num_key_value_heads` of config.json is something else."""
+    return int(c.n_head // c.get("n_shared_head", 8))
+
+
+def _plamo_change(c: Config, name: str, values: Values) -> Named:
+    """Query heads take turns with the keys that they share; files have them one after another."""
+    name = name.replace("layers.layers.", "layers.")
+    n_kv, d, width = _plamo_kv(c), c.n_embd // c.n_head, c.n_embd
+    if name.endswith("self_attn.q_proj.weight"):
+        values = values.through(
+            lambda x: x.reshape(-1, n_kv, d, width).swapaxes(0, 1).reshape(x.shape)
+        )
+    elif name.endswith("self_attn.o_proj.weight"):
+        values = values.through(
+            lambda x: x.reshape(width, -1, n_kv, d).swapaxes(1, 2).reshape(x.shape)
+        )
+    yield name, values
+
+
 FAMILIES = {
+    "jais": Family(
+        "jais", common=_jais_keys, change=_jais_change, names={"mlp.c_fc2": "ffn_gate"},
+        activation="",
+    ),
+    "plamo": Family(
+        "plamo", common=_plamo_keys, change=_plamo_change, vocab=sentencepiece, defaults=ROTARY,
+    ),
     "gpt2": Family("gpt2", common=_gpt2_keys, change=_transposed, activation="gelu"),
     "gptneox": Family("gptneox", common=_neox_keys, change=_heads_apart, activation="gelu"),
     "bloom": Family("bloom", common=_bloom_keys, change=_heads_apart, activation="gelu"),

@@ -21,6 +21,7 @@ from weft.frontends.hf.vocab import (
     llama,
     pieces_or_bpe,
     pieces_or_llama,
+    plamo,
     sentencepiece,
 )
 
@@ -365,7 +366,94 @@ _FAMILY = Family(
 )  # fmt: skip
 
 
+# PLaMo 2 and 3.
+
+_PLAMO_NORMS = {"pre_mixer_norm": 1.0, "post_mixer_norm": 1 / 5, "pre_mlp_norm": 1.0,
+                "post_mlp_norm": 1 / 5**1.5, "mixer.q_norm": 1.0, "mixer.k_norm": 1.0}  # fmt: skip
+"""What is added to the gains of norms."""
+_PLAMO_NAMES = {
+    "pre_mixer_norm": "attn_norm", "pre_mlp_norm": "ffn_norm", "mixer.qkv_proj": "attn_qkv",
+    "mixer.q_norm": "attn_q_norm", "mixer.k_norm": "attn_k_norm", "mixer.bcdt_proj": "ssm_x",
+}  # fmt: skip
+_PLAMO_BARE = {
+    "post_mixer_norm.weight": "post_attention_norm", "post_mlp_norm.weight": "post_ffw_norm",
+    "mixer.dt_norm_weight": "ssm_dt_norm", "mixer.B_norm_weight": "ssm_b_norm",
+    "mixer.C_norm_weight": "ssm_c_norm", "mixer.q_weight": "attn_q_norm.weight",
+    "mixer.k_weight": "attn_k_norm.weight",
+}  # fmt: skip
+"""Tensors that files have without `.weight`, and those that folders have so."""
+
+
+def _plamo2_keys(c: Config) -> Pairs:
+    step, n_layer = c.get("mamba_step", 2), c.n_layer
+    few = n_layer <= step // 2  # the last layer attends then
+    attends = [
+        not c.get("mamba_enabled", True) or (il == n_layer - 1 if few else il % step == step // 2)
+        for il in range(n_layer)
+    ]
+    d = c.get("hidden_size_per_head", 128)
+    heads = c.get("num_attention_heads", 32), c.get("num_key_value_heads", 4)
+    yield "vocab_size", c.count("vocab_size")
+    yield "attention.head_count_kv", [heads[1] if it else 0 for it in attends]
+    yield "attention.head_count", [heads[0] if it else 0 for it in attends]
+    yield "context_length", c.get("max_position_embeddings", 2048)
+    yield "embedding_length", c.get("hidden_size", 4096)
+    yield "attention.key_length", d
+    yield "attention.value_length", d
+    yield "block_count", n_layer
+    yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-6))
+    yield "rope.freq_base", float(c.rope.get("rope_theta", 10000))
+    yield "ssm.state_size", c.get("mamba_d_state", 64)
+    yield "ssm.conv_kernel", c.get("mamba_d_conv", 4)
+    yield "ssm.time_step_rank", c.get("mamba_num_heads", 64)
+    yield "ssm.inner_size", c.get("mamba_num_heads", 64) * d
+    yield "ssm.group_count", 0
+    yield "feed_forward_length", c.get("intermediate_size", 13312)
+    yield "general.file_type", None
+
+
+def _plamo3_keys(c: Config) -> Pairs:
+    yield "vocab_size", c.count("vocab_size")
+    window = c.first("window_size", "sliding_window")
+    if window is not None:
+        yield "attention.sliding_window", window
+        yield "attention.sliding_window_pattern", c["sliding_window_pattern"]
+    factor = c.get("rope_scaling_factor", 1)
+    if factor != 1 and "rope_type" not in c.rope:
+        yield "rope.scaling.type", "yarn"
+        yield "rope.scaling.factor", float(factor)
+        yield "rope.scaling.original_context_length", c["initial_context_length"]
+        yield "rope.scaling.yarn_beta_fast", 32.0
+        yield "rope.scaling.yarn_beta_slow", 1.0
+        yield "rope.scaling.yarn_truncate", False
+
+
+def _plamo_change(c: Config, name: str, values: Values) -> Named:
+    name = name.replace("layers.layers.", "layers.")
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+    rest = layer[2] if layer else ""
+    added = _PLAMO_NORMS.get(
+        rest.removesuffix(".weight"), 1.0 if name == "model.norm.weight" else 0
+    )
+    if added:
+        values = values.through(lambda x: x + np.float32(added))
+    if rest.endswith("conv1d.weight"):
+        values = values.reshaped(values.shape[0], values.shape[-1])
+    if layer and rest in _PLAMO_BARE:
+        yield f"=blk.{layer[1]}.{_PLAMO_BARE[rest]}", values
+    else:
+        yield name, values
+
+
+_PLAMO2 = Family(
+    "plamo2", common=_plamo2_keys, change=_plamo_change, names=_PLAMO_NAMES, vocab=plamo,
+    defaults=ROTARY, activation="",
+)  # fmt: skip
+
+
 FAMILIES = {
+    "plamo2": _PLAMO2,
+    "plamo3": replace(_PLAMO2, arch="plamo3", keys=_plamo3_keys, common=common_keys),
     "granitehybrid": replace(_GRANITE, variant=_granite_variant),
     "bamba": replace(_GRANITE, defaults={**ROTARY, "partial_rotary_factor": 0.5}),
     "granite": replace(_GRANITE, arch="granite"),

@@ -291,11 +291,15 @@ def _granite_swa_keys(c: Config) -> Pairs:
 
 
 def _named_sinks(c: Config, name: str, values: Values) -> Named:
-    yield (f"{name}.weight" if name.endswith("sinks") else name), values
+    yield from granite_parts(c, f"{name}.weight" if name.endswith("sinks") else name, values)
 
 
 def granite_parts(c: Config, name: str, values: Values) -> Named:
     """Takes gate and up apart, which Granite's mixtures have as one matrix."""
+    if name.endswith("block_sparse_moe.experts.gate_up_proj"):
+        name = name.replace("experts.gate_up_proj", "input_linear.weight")
+    elif name.endswith("block_sparse_moe.experts.down_proj"):
+        name = name.replace("experts.down_proj", "output_linear.weight")
     kind = ("shexp" if c.n_expert else "") if "shared_mlp." in name else "exps"
     layer = f"model.layers.{name.split('.layers.')[-1].split('.')[0]}"
     blk = layer.replace("model.layers", "=blk")
@@ -355,8 +359,35 @@ def _change(c: Config, name: str, values: Values) -> Named:
     yield f"model.layers.{il}.{rest}", values
 
 
+# Nanbeige, Chameleon and CogVLM.
+
+
+def _nanbeige_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    yield "num_loops", max(int(c.get("num_loops") or 1), 1)
+    yield "skip_loop_final_norm", bool(c.get("skip_loop_final_norm", False))
+
+
+def _chameleon_keys(c: Config) -> Pairs:
+    yield "swin_norm", bool(c.get("swin_norm", False))
+
+
+_COGVLM = {
+    "self_attn.language_expert_query_key_value": "attn_qkv",
+    "self_attn.language_expert_dense": "attn_output",
+    "self_attn.vision_expert_query_key_value": "vis_attn_qkv",
+    "self_attn.vision_expert_dense": "vis_attn_output",
+    "mlp.language_mlp.gate_proj": "ffn_gate", "mlp.language_mlp.up_proj": "ffn_up",
+    "mlp.language_mlp.down_proj": "ffn_down", "mlp.vision_mlp.gate_proj": "vis_gate",
+    "mlp.vision_mlp.up_proj": "vis_up", "mlp.vision_mlp.down_proj": "vis_down",
+}  # fmt: skip
+
+
 FAMILIES = {
     "llama": _LLAMA,
+    "nanbeige": replace(_LLAMA, arch="nanbeige", keys=_nanbeige_keys),
+    "chameleon": Family("chameleon", _chameleon_keys, defaults=ROTARY, adjacent=True),
+    "cogvlm": replace(_LLAMA, arch="cogvlm", names=_COGVLM, adjacent=False),
     "internlm3": Family("llama", llama_keys, vocab=sentencepiece, defaults=DERIVED, adjacent=True),
     "mistral": _MISTRAL,
     "mistral3": replace(_MISTRAL, arch="mistral3", keys=_mistral3_keys),

@@ -3,6 +3,10 @@ ERNIE 4.5, GLM 4, gpt-oss, Hunyuan, Llama 4, MiniMax-M2, Solar Open."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import SPECIAL_KEYS, glm_moe_vocab, glm_vocab, weight_keys
 from weft.frontends.hf.families.llama import head_keys, llama_keys
@@ -10,7 +14,7 @@ from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys, drafting, llama3_factors, n_draft
 from weft.frontends.hf.special import SpecialTokens
-from weft.frontends.hf.values import Values
+from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
 
 
@@ -115,6 +119,66 @@ def _minimax_keys(c: Config) -> Pairs:
     yield "rope.dimension_count", c.get("rotary_dim", int(c.head_dim * part))
 
 
+def _lightning_keys(c: Config) -> Pairs:
+    alphas = [
+        c.first(f"layernorm_{kind}_alpha", f"{own}_alpha_factor") or 1.0 for kind, own in _SUMS
+    ]
+    betas = [c.first(f"layernorm_{kind}_beta", f"{own}_beta_factor") or 1.0 for kind, own in _SUMS]
+    if len(set(alphas)) > 1 or set(betas) != {1.0}:
+        raise c.bad("layernorm_mlp_alpha", "must be the same for all parts, with betas of 1")
+    yield "residual_scale", float(alphas[0])
+    yield "rope.dimension_count", c.get("rotary_dim", c.head_dim)
+    flags, kinds = c.get("attn_type_list"), c.get("layer_types")  # 0: lightning attention
+    if flags or kinds:
+        lightning = [not flag for flag in flags or ()] or [k == "linear_attention" for k in kinds]
+        if lightning != [(il + 1) % 8 != 0 for il in range(c.n_layer)]:
+            yield "attention.recurrent_layers", lightning
+
+
+def _lightning_change(c: Config, name: str, values: Values) -> Named:
+    """Leaves out what is computed from the numbers of heads and layers."""
+    if not name.endswith(("slope_rate", "query_decay", "key_decay", "diagonal_decay")):
+        yield from split_experts(c, name, values)
+
+
+_SUMS = (("full_attention", "full_attn"), ("linear_attention", "linear_attn"), ("mlp", "mlp"))
+_LIGHTNING = {"self_attn.qkv_proj": "attn_qkv", "self_attn.output_gate": "attn_gate",
+              "self_attn.norm": "attn_norm_2"}  # fmt: skip
+
+
+def _grove_keys(c: Config) -> Pairs:
+    if c.get("moe_intermediate_size") is not None:
+        yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    # as the model's own code has it
+    yield "expert_chunk_feed_forward_length", c.get("head_dim") or 128
+    yield "experts_per_group", 2
+    yield "expert_group_scale", 0.05
+
+
+def _grove_join(c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
+    """Joins the small experts, and leaves out biases that the model does not use."""
+    waiting: dict[tuple[str, str], dict[int, Values]] = {}
+    for name, values in tensors:
+        found = re.fullmatch(r"(.*\.mlp\.chunk_experts)\.(\d+)\.(\w+)\.weight", name)
+        if found is None:
+            if not name.endswith(".expert_bias"):
+                yield name, values
+            continue
+        each = waiting.setdefault((found[1], found[3]), {})
+        each[int(found[2])] = values
+        if sorted(each) == list(range(c.n_expert // 2)):
+            yield f"{found[1]}.{found[3]}.weight", stacked([each[i] for i in sorted(each)])
+            del waiting[found[1], found[3]]
+    if waiting:
+        raise FormatError(f"{c.folder}: the experts {next(iter(waiting))[0]} are not all there")
+
+
+_ARCTIC = {
+    "residual_layernorm": "ffn_norm", "post_attention_layernorm": "ffn_norm_exps",
+    "residual_mlp.w1": "ffn_gate", "residual_mlp.w2": "ffn_down", "residual_mlp.w3": "ffn_up",
+}  # fmt: skip
+
+
 def _hunyuan_vocab(c: Config) -> Vocabulary:
     yield from bpe(c)
     if c.get("eod_token_id") is not None:
@@ -183,6 +247,8 @@ def ernie_parts(c: Config, name: str, values: Values) -> Named:
 def _glm_keys(c: Config) -> Pairs:
     part = c.rope.get("partial_rotary_factor", 0.5)
     yield "rope.dimension_count", int(c.head_dim * part)
+    if n_draft(c):  # GLM-OCR
+        yield "nextn_predict_layers", n_draft(c)
 
 
 def _chat_vocab(c: Config) -> Vocabulary:
@@ -329,6 +395,20 @@ def _llama4_change(c: Config, name: str, values: Values) -> Named:
 
 
 FAMILIES = {
+    "minimax-01": Family(
+        "minimax-01", _lightning_keys, change=_lightning_change, names=_LIGHTNING,
+        defaults={"rope_theta": 1e6}, experts=("w1", "w2", "w3"),
+    ),
+    "grovemoe": Family(
+        "grovemoe", _grove_keys, join=_grove_join, defaults=ROTARY, names={
+            f"mlp.chunk_experts.{part}_proj": f"ffn_{part}_chexps"
+            for part in ("gate", "up", "down")
+        },
+    ),
+    "arctic": Family(
+        "arctic", llama_keys, vocab=sentencepiece, names=_ARCTIC, defaults=DERIVED, adjacent=True,
+        experts=("w1", "w2", "w3"),
+    ),
     "ernie4_5-moe": Family(
         "ernie4_5-moe", _ernie_keys, change=_ernie_change, vocab=ernie_vocab,
         defaults={"rope_theta": 500000.0}, experts=("gate_proj", "up_proj", "down_proj"),
@@ -360,7 +440,9 @@ FAMILIES = {
     ),
     "chatglm": Family("chatglm", common=_chat_keys, vocab=_chat_vocab, defaults=_PARTIAL),
     "glm4": Family("glm4", _glm_keys, vocab=glm_vocab, defaults={**_PARTIAL, "head_dim": 128}),
-    "glm4v": Family("glm4", _glm_keys, vocab=glm_vocab, change=_glm_halves, defaults=_PARTIAL),
+    "glm4v": Family(
+        "glm4", _glm_keys, common=drafting, vocab=glm_vocab, change=_glm_halves, defaults=_PARTIAL,
+    ),
     "solar_open": Family(
         "glm4moe", _solar_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},

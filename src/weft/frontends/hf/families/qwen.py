@@ -10,7 +10,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
 from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import pieces_or_bpe, pieces_or_llama, token_id
+from weft.frontends.hf.vocab import Vocabulary, pieces_or_bpe, pieces_or_llama, token_id
 
 
 def expert_keys(c: Config) -> Pairs:
@@ -134,7 +134,71 @@ def _mellum_keys(c: Config) -> Pairs:
         yield from window_keys(c)
 
 
+# OpenELM, and Qwen's models that hear.
+
+
+def _openelm_sizes(c: Config) -> list[int]:
+    """Widths of feed-forward layers: multiples of a divisor, not below 90%."""
+    n, widths = c["ffn_dim_divisor"], []
+    for multiplier in c["ffn_multipliers"]:
+        size = multiplier * c["model_dim"]
+        near = max(n, int(size + n / 2) // n * n)
+        widths.append(near + n if near < 0.9 * size else near)
+    return widths
+
+
+def _openelm_keys(c: Config) -> Pairs:
+    yield "block_count", c["num_transformer_layers"]
+    yield "context_length", c["max_context_length"]
+    yield "embedding_length", c["model_dim"]
+    yield "feed_forward_length", _openelm_sizes(c)
+    yield "attention.head_count", c["num_query_heads"]
+    yield "attention.head_count_kv", c["num_kv_heads"]
+    yield "rope.freq_base", float(c["rope_freq_constant"])
+    yield "attention.layer_norm_rms_epsilon", 1e-6
+    yield "rope.dimension_count", c.head_dim
+    yield "attention.key_length", c.head_dim
+    yield "attention.value_length", c.head_dim
+    yield "general.file_type", None
+
+
+def _openelm_change(c: Config, name: str, values: Values) -> Named:
+    stem, found, kind = name.partition("ffn.proj_1")
+    if not found:
+        yield name, values
+        return
+    n = values.shape[0] // 2
+    for part, cut in zip(("gate", "up"), values.split(n, n), strict=True):
+        yield f"{stem}mlp.{part}_proj{kind}", cut
+
+
+def _heard_keys(c: Config) -> Pairs:
+    """Rows of sound have no parts for deeper layers; rows of images of these models neither."""
+    yield from expert_keys(c)
+    yield "n_deepstack_layers", 0
+
+
+def _heard_vocab(c: Config) -> Vocabulary:
+    yield from pieces_or_bpe(c)
+    end = token_id(c, "<|im_end|>")
+    for kind in ("bos", "eos") if end is not None else ():
+        yield f"tokenizer.ggml.{kind}_token_id", end
+
+
 FAMILIES = {
+    "openelm": Family(
+        "openelm", common=_openelm_keys, change=_openelm_change, vocab=pieces_or_llama,
+        names={"attn.qkv_proj": "attn_qkv", "attn.q_norm": "attn_q_norm",
+               "attn.k_norm": "attn_k_norm", "ffn.proj_2": "ffn_down"},
+        outer={"token_embeddings": "token_embd"}, activation="",
+    ),
+    "qwen3 heard": Family(
+        "qwen3vl", _heard_keys, vocab=_heard_vocab, defaults={**_ROTARY, "head_dim": 128},
+    ),
+    "qwen3moe heard": Family(
+        "qwen3vlmoe", _heard_keys, change=split_experts, vocab=_heard_vocab, defaults=_ROTARY,
+        norm_topk=True,
+    ),
     "qwen2": Family("qwen2", pooling_keys, vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
     "internvl": Family(
         "qwen2", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never, variant=_of_internvl,

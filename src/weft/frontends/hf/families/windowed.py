@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import weight_keys
 from weft.frontends.hf.families.llama import llama_keys
@@ -88,6 +90,117 @@ def _mimo_change(c: Config, name: str, values: Values) -> Named:
         return
     name = name.replace("attention_sink_bias", "sinks")
     yield from split_experts(c, f"{name}.weight" if name.endswith(".sinks") else name, values)
+
+
+# Maple, Spark X2.5, SmallThinker and Step 3.5.
+
+
+def _rotated(c: Config, kind: str) -> int:
+    rope = c.rope_of(kind) or c.rope
+    return int(c.head_dim * float(rope.get("partial_rotary_factor", 1.0)))
+
+
+def _maple_keys(c: Config) -> Pairs:
+    for key, value in (
+        ("num_shared_experts", 0),
+        ("norm_topk_prob", True),
+        ("nope_on_global_attention", True),
+    ):
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]!r}, which must be {value!r} here")
+    yield "vocab_size", c.count("vocab_size")
+    yield "rope.dimension_count", _rotated(c, "full_attention")
+    yield from window_keys(c)
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "swiglu_clamp_exp", [7.0] * c.n_layer  # as the model's own code has it
+
+
+def _spark_keys(c: Config) -> Pairs:
+    for key, value in (("gate_attn_act_mode", "sigmoid"), ("headwise_attn_output_gate", True)):
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]!r}, which must be {value!r} here")
+    yield "vocab_size", c.count("vocab_size")
+    yield from window_keys(c)
+    yield "rope.dimension_count", _rotated(c, "full_attention")
+    yield "rope.dimension_count_swa", _rotated(c, "sliding_attention")
+
+
+def _thinker_keys(c: Config) -> Pairs:
+    width = c["moe_ffn_hidden_size"]
+    yield "expert_count", c.n_expert
+    yield "expert_used_count", c["moe_num_active_primary_experts"]
+    yield "expert_feed_forward_length", width
+    yield "feed_forward_length", width
+    yield "expert_gating_func", 1 if c.get("moe_primary_router_apply_softmax") else 2
+    windowed = [bool(flag) for flag in c.get("sliding_window_layout") or ()]
+    if any(windowed):
+        yield "attention.sliding_window", c["sliding_window_size"]
+        if windowed != [il % 4 != 0 for il in range(c.n_layer)]:
+            yield "attention.sliding_window_pattern", windowed
+    rotates = [bool(flag) for flag in c.get("rope_layout") or ()]
+    if rotates and rotates != (windowed if any(windowed) else [True] * c.n_layer):
+        raise c.bad("rope_layout", "must be the same as sliding_window_layout here")
+
+
+def _step_kinds(c: Config) -> list[str]:
+    """The kinds of layers, and of those that draft, which attend as a full one unless it says."""
+    n = c.n_layer + n_draft(c)
+    kinds = list(c.get("layer_types") or ())
+    return (kinds + ["full_attention"] * n)[:n]
+
+
+def _step_keys(c: Config) -> Pairs:
+    kinds, other = _step_kinds(c), c.get("attention_other_setting") or {}
+    n_head, n_kv = c.n_head, c.first("num_attention_groups", "num_key_value_heads")
+    few = (
+        other.get("num_attention_heads") or c.get("num_sliding_attention_heads") or n_head,
+        other.get("num_attention_groups") or c.get("num_sliding_key_value_heads") or n_kv,
+    )
+    for i, (key, all_) in enumerate((("head_count", n_head), ("head_count_kv", n_kv))):
+        numbers = [few[i] if kind == "sliding_attention" else all_ for kind in kinds]
+        yield f"attention.{key}", numbers
+    yield "attention.sliding_window", c["sliding_window"]
+    yield "attention.sliding_window_pattern", [kind == "sliding_attention" for kind in kinds]
+    yield "attention.value_length", c.head_dim
+    yield "expert_count", c.first("moe_num_experts", "n_routed_experts", "num_local_experts")
+    yield "expert_used_count", c.first("moe_top_k", "num_experts_per_tok")
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "expert_shared_feed_forward_length", c["share_expert_dim"]
+    if c.get("moe_router_scaling_factor") is not None:
+        yield "expert_weights_scale", float(c["moe_router_scaling_factor"])
+    yield "expert_weights_norm", bool(c.get("norm_expert_weight", True))
+    layers, mlps = str(c.get("moe_layers_enum") or ""), list(c.get("mlp_layer_types") or ())
+    routed = sorted(int(il) for il in layers.split(",") if il.strip())
+    routed = routed or [il for il, kind in enumerate(mlps) if kind == "sparse"]
+    yield "leading_dense_block_count", routed[0] if routed else 0
+    yield "moe_every_n_layers", int(c.get("moe_every_n_layer", 1))
+    yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-5))
+    for key, name in (("exp", "swiglu_limits"), ("shexp", "swiglu_limits_shared")):
+        if c.get(name) is not None:
+            limits = [float(limit or 0.0) for limit in c[name]] + [0.0] * len(kinds)
+            yield f"swiglu_clamp_{key}", limits[: len(kinds)]
+    if n_draft(c):
+        yield "nextn_predict_layers", n_draft(c)
+
+
+def _step_factors(c: Config) -> Named:
+    """LLaMA 3's divisors, for the half of a head that rotates in layers that see everything."""
+    n = c.head_dim // 2
+    for name, values in llama3_factors(c, n):
+        ones = np.ones(n - values.size, np.float32)
+        whole = values.through(lambda x, ones=ones: np.concatenate([x, ones]), (n,))
+        yield name, whole
+
+
+def _step_change(c: Config, name: str, values: Values) -> Named:
+    name = name.replace(".transformer.", ".").replace("shared_head.output", "shared_head.head")
+    name = name.replace(".moe.router_bias", ".moe.router_bias.bias")
+    if name.endswith("norm.weight"):
+        values = values.through(lambda x: x + 1)
+    if name.endswith((".g_proj.weight", "moe.gate.weight")) or ".moe." in name:
+        sizes = [n for n in values.shape if n != 1]
+        values = values.reshaped(*sizes) if len(sizes) > 1 else values
+    yield from split_experts(c, name, values)
 
 
 # EXAONE 3 and 4, and K-EXAONE.
@@ -175,6 +288,28 @@ FAMILIES = {
     ),
     "mimo2": Family(
         "mimo2", _mimo_keys, change=_mimo_change, defaults={"rope_theta": 5e6}, norm_topk=True,
+    ),
+    "maple": Family("maple", _maple_keys, defaults=ROTARY),
+    "smallthinker": Family(
+        "smallthinker", _thinker_keys, defaults=ROTARY, experts=("down", "gate", "up"),
+        activation="", norm_topk=True, names={
+            "block_sparse_moe.primary_router": "ffn_gate_inp",
+            "block_sparse_moe.experts.gate": "ffn_gate_exps",
+            "block_sparse_moe.experts.up": "ffn_up_exps",
+            "block_sparse_moe.experts.down": "ffn_down_exps",
+        },
+    ),
+    "spark2_5": Family(
+        "spark2_5", _spark_keys, names={"self_attn.q_k_v_proj": "attn_qkv"}, activation="gelu",
+    ),
+    "step35": Family(
+        "step35", _step_keys, common=drafting, change=_step_change, extra=_step_factors,
+        defaults=ROTARY, names={
+            "moe.gate": "ffn_gate_inp", "moe.router_bias": "exp_probs_b",
+            "moe.gate_proj": "ffn_gate_exps", "moe.up_proj": "ffn_up_exps",
+            "moe.down_proj": "ffn_down_exps", "share_expert.gate_proj": "ffn_gate_shexp",
+            "share_expert.up_proj": "ffn_up_shexp", "share_expert.down_proj": "ffn_down_shexp",
+        },
     ),
     "exaone": Family("exaone", _exaone_keys, extra=llama3_factors, defaults=ROTARY),
     "exaone4": Family(
