@@ -216,6 +216,8 @@ def test_what_such_a_model_cannot_is_refused_by_name(
     with pytest.raises(ContextError, match=r"the 40 steps of this text compute 1,680 tokens"):
         llm.generate("a", max_tokens=40, diffusion_block_length=2)
     assert bounds.DIFFUSION_TOKENS >= bounds.DIFFUSION_STEPS * 1024
+    with pytest.raises(ContextError, match="probabilities of texts are of models that"):
+        llm.perplexity([1, *range(3, 70)], n_ctx=16)
     with pytest.raises(ContextError, match="nothing can draft"):
         Opening(folder / "dream.gguf", drafting=DraftOptions(layers=True))
     with weft.LLM(folder / "dream.gguf", context_shift=True) as shifting:
@@ -235,6 +237,11 @@ def test_models_that_write_token_by_token_refuse_the_options(tmp_path: Path) -> 
     with weft.LLM(write_model(tmp_path / "m.gguf"), n_ctx=32) as llm:
         with pytest.raises(ContextError, match="diffusion_steps is of models that write by"):
             llm.generate("a", max_tokens=2, diffusion_steps=4)
+
+
+def test_the_plan_says_how_it_writes(llm: weft.LLM) -> None:
+    text = llm.explain(brief=True)
+    assert "It writes by diffusion: each step of a text" in text and "prefixes" not in text
 
 
 def test_sizes(folder: Path) -> None:

@@ -259,7 +259,7 @@ def _write_report(path: Path, series: Series) -> None:
     data["overview"] = about | {
         "words": [
             *about["words"][:3],
-            f"Measured: {speeds_text(series.rows, series.plan.model.writes)}.",
+            f"Measured: {speeds_text(series.rows, series.plan.model.continues)}.",
         ]
     }
     write_text(path, report_html(data))
@@ -267,8 +267,8 @@ def _write_report(path: Path, series: Series) -> None:
 
 
 def _checked(path: Path, load: Loading, n_tokens: int) -> tuple[str, bool]:
-    """The name of the model for the table, and whether it writes text. Prints a note if it was
-    trained for fewer tokens."""
+    """The name of the model for the table, and whether it writes token by token. Prints a note if
+    it was trained for fewer tokens."""
     model = open_with(path, dict(load.arguments))
     if model.config.n_encoder:
         raise ContextError(
@@ -280,7 +280,7 @@ def _checked(path: Path, load: Loading, n_tokens: int) -> tuple[str, bool]:
             f"{model.config.arch} was trained for {model.config.n_ctx_train} tokens; the speed "
             "is measured all the same"
         )
-    return model_name(model), model.writes
+    return model_name(model), model.continues
 
 
 def _shown(settings: Sequence[Setting]) -> list[str]:
@@ -301,7 +301,8 @@ def _print_notes(series: Series, *, in_words: bool, detailed: bool) -> None:
     out.print()
     if in_words and len(rows) <= _FEW:
         out.print(
-            f"{rows[0]['model_type']}: {speeds_text(rows, series.plan.model.writes)}", markup=False
+            f"{rows[0]['model_type']}: {speeds_text(rows, series.plan.model.continues)}",
+            markup=False,
         )
     if detailed and len(rows) <= _FEW:
         waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)

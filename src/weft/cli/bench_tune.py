@@ -252,7 +252,9 @@ def _tune_one(
 ) -> None:
     model = Model.open(path)
     if not model.config.causal or not model.writes:
-        raise ContextError(f"{path.name} writes no text; --tune is for models that do")
+        raise ContextError(
+            f"{path.name} writes no text token by token; --tune is for models that do"
+        )
     print(f"{path.name}: comparing for at most about {seconds:g} s")
     with StatusLine() as status:
 

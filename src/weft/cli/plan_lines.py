@@ -34,7 +34,7 @@ def plan_lines(
 
 def prefixes_line(context: Context, options: PrefixOptions) -> str:
     """A line about the prefixes that may be kept beside the cache, and where."""
-    if not options.cache_ram:
+    if not options.cache_ram or not context.model.config.causal:
         return "prefixes: no text is kept beside the cache"
     most, each = size_text(options.cache_ram), prefix_text(context.cache)
     folder = ""

@@ -56,6 +56,7 @@ UNUSED = (
     *_DEVICES,
     ALONE,
     Unused(("-dt", "--defrag-thold"), ("0.1", "-1"), "cells are moved together when they must be"),
+    Unused(("--diffusion-visual",), (), "text is shown as it is settled, from the left"),
     Unused(("--check-tensors",), (), "sizes and places of tensors are checked, their values not"),
     Unused(("-lv", "--verbosity", "--log-verbosity"), ("1", "3"), "--quiet and --verbose choose"),
     Unused(("--no-host",), (), _STAYS),

@@ -120,6 +120,11 @@ class Model:
         """False for a model that computes embeddings or scores only."""
         return not self.architecture.embeds and self.config.pooling != "rank"
 
+    @property
+    def continues(self) -> bool:
+        """True if the model writes a text token by token."""
+        return self.writes and self.config.diffusion is None
+
     def next_layer(self) -> Model:
         """The first layer that drafts, as a model of one layer; see `weft.llm.models.next_layer`.
 

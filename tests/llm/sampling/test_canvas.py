@@ -33,10 +33,14 @@ def softmax(x: Array) -> Array:
 
 
 def kept_tokens(row: Array, p: SamplingParams, t: float) -> tuple[list[int], Array]:
-    """The tokens that may be drawn, the likeliest first, and their probabilities."""
-    order = sorted((i for i in range(N_VOCAB) if i != MASK), key=lambda i: (-row[i], i))
-    order = order[: p.top_k or N_VOCAB]
-    return order, softmax(row[order].astype(np.float64) / t)
+    """The tokens that may be drawn and their probabilities: the likeliest first if `top_k` cuts, or
+    else by id."""
+    row = row.astype(np.float64)
+    row[MASK] = -np.inf
+    order = list(range(N_VOCAB))
+    if p.top_k:
+        order = sorted(order, key=lambda i: (-row[i], i))[: p.top_k]
+    return order, softmax(row[order] / t)
 
 
 def slowly(length: int, p: SamplingParams, usual: DiffusionConfig) -> list[list[int]]:
@@ -88,17 +92,17 @@ def slowly(length: int, p: SamplingParams, usual: DiffusionConfig) -> list[list[
                 plain = p.temperature == 0 or p.diffusion_add_gumbel_noise
                 tokens, q = kept_tokens(row, p, 1.0 if plain else p.temperature)
                 if p.temperature == 0:
-                    at = 0
+                    at = int(np.argmax(q))
                 elif p.diffusion_add_gumbel_noise:
                     noise = [-math.log(-math.log(random.random())) for _ in q]
-                    at = int(np.argmax(np.log(q) + p.temperature * np.array(noise)))
+                    at = int(np.argmax(np.log(q + 1e-300) + p.temperature * np.array(noise)))
                 else:
                     u, at = random.random(), 0
                     while at < len(q) - 1 and q[: at + 1].sum() <= u:
                         at += 1
                 sure = {
                     "confidence": q[at],
-                    "margin": q[0] - q[1],
+                    "margin": sorted(q)[-1] - sorted(q)[-2],
                     "entropy": sum(x * math.log(x + 1e-10) for x in q),
                 }.get(p.diffusion_algorithm, 0.0)
                 if p.diffusion_algorithm == "random":

@@ -70,8 +70,18 @@ def score_chunks(
     return _scored(context, chunks_of(context, tokens, n_ctx, n_chunks), bos)
 
 
+def require_in_order(config: ModelConfig) -> None:
+    """Raises ContextError for a model that does not predict each token from those before it."""
+    if config.diffusion is not None:
+        raise ContextError(
+            "probabilities of texts are of models that write token by token, and this one writes "
+            "in any order (by diffusion)"
+        )
+
+
 def require_scorable(context: Context, n_ctx: int, n_chunks: int | None) -> None:
     """Raises ContextError if `context` cannot score chunks of `n_ctx` tokens."""
+    require_in_order(context.model.config)
     if context.model.config.n_encoder:
         raise ContextError(
             "perplexity is of texts that go on; this model has an encoder and a decoder, which "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import sequences_for
-from weft.llm.compute.perplexity import chunks_at_once
+from weft.llm.compute.perplexity import chunks_at_once, require_in_order
 from weft.llm.config import ModelConfig
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
@@ -128,6 +128,7 @@ class Held:
 
 
 def _require_logits(config: ModelConfig) -> None:
+    require_in_order(config)
     if config.n_encoder:
         raise ContextError(
             "this model has an encoder and a decoder, which answer a text with another; models are "
@@ -217,7 +218,7 @@ def write_text(
         model, n_ctx * together, n_seq_max=together, n_ubatch=min(512, n_ctx * together),
         n_outputs=together, repack=False,
     )  # fmt: skip
-    if context.embeddings or model.config.n_encoder:
+    if context.embeddings or model.config.n_encoder or model.config.diffusion:
         raise ContextError(f"{model.file.path.name} writes no texts; give one with -f")
     rng = np.random.default_rng(seed)
     chunks = np.empty((n_chunks, n_ctx), np.int64)

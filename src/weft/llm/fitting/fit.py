@@ -139,10 +139,10 @@ def fit(
     ContextError for a model that gives no logits."""
     require_solver()
     model = Model(file)
-    if model.config.n_encoder or not model.writes:
+    if model.config.n_encoder or not model.continues:
         raise ContextError(
-            f"{file.path.name} writes no texts, so that no divergence can be measured; quantize it "
-            "to a named type"
+            f"{file.path.name} writes no text token by token, so that no divergence can be "
+            "measured; quantize it to a named type"
         )
     groups = groups_of(file, options.choices, options.types, importance=options.importance)
     pairs = [options.cache] if options.cache else usual_pairs(model.config)

@@ -118,7 +118,8 @@ def memory_rows(
         *plan.memory_rows(),
         {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": about},
     ]
-    if prefixes is not None and prefixes.cache_ram and not plan.options.embeddings:
+    keeps = plan.model.config.causal and not plan.options.embeddings
+    if prefixes is not None and prefixes.cache_ram and keeps:
         about = f"at most, as texts leave the cache; {prefix_text(plan.cache)}"
         size = prefixes.cache_ram
         rows.append({"buffer": "prefixes", "memory": "host", "bytes": size, "about": about})

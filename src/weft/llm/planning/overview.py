@@ -115,6 +115,8 @@ class Overview:
     that is otherwise."""
     speed: Speed | None
     """None: not known."""
+    by_diffusion: bool = False
+    """True if a text takes as many steps as are asked for, each over the whole of it."""
     beside: int = 0
     """Bytes of prefixes of texts that may be kept where there is room."""
 
@@ -138,6 +140,7 @@ def overview(plan: ContextPlan, rows: Sequence[Mapping[str, Any]], regime: Regim
         rooms=tuple(_rooms(plan, rows)),
         runs=tuple({run.max_tokens: run for run in runs}.values()),
         speed=speed_of(plan),
+        by_diffusion=model.writes and not model.continues,
         beside=sum(row["bytes"] for row in rows if row["buffer"] == "prefixes"),
     )
 
@@ -181,10 +184,12 @@ def sentences(about: Overview) -> list[str]:
         f"{about.what}, {size_text(about.weights)}.",
         needs_text(about),
         " ".join(map(_where, repeat(about), about.runs)),
-        "Speed: " + (str(about.speed) if about.speed is not None else UNKNOWN_SPEED),
-    ]
+        "Speed: " + (str(about.speed) if about.speed is not None else UNKNOWN_SPEED)
+        + (_BY_DIFFUSION if about.by_diffusion else ""),
+    ]  # fmt: skip
 
 
+_BY_DIFFUSION = " It writes by diffusion: each step of a text computes prompt and answer at once."
 UNKNOWN_SPEED = (
     "not measured; `weft bench MODEL` measures it, and `weft calibrate` what this machine can do, "
     "from which it is predicted."

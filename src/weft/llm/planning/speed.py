@@ -78,7 +78,7 @@ def _predicted(plan: ContextPlan, profile: Profile, how: str) -> Speed | None:
     n = plan.options.n_ubatch
     try:
         prompt = n / one_pass(plan, profile, n, n).seconds
-        if not plan.model.writes or plan.options.embeddings:
+        if not plan.model.continues or plan.options.embeddings:
             return Speed(prompt, None, None, how)
         short = 1 / one_pass(plan, profile, 1, min(_SHORT, plan.options.n_ctx)).seconds
         full = 1 / one_pass(plan, profile, 1).seconds
@@ -98,7 +98,7 @@ def _measured(plan: ContextPlan) -> Speed | None:
     if isinstance(cpu, UsesThreads) and (cpu.n_threads, cpu.n_threads_batch) != asked:
         return None  # measured with other numbers of threads
     each = {test[:2]: speed for test, speed in found.speeds.items()}
-    answer = each.get("tg") if plan.model.writes else None
+    answer = each.get("tg") if plan.model.continues else None
     if answer is None and "pp" not in each:
         return None
     return Speed(each.get("pp"), answer, None, f"as `weft bench` measured here on {found.date}")

@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.errors import ContextError
 from weft.llm.compute.context import Context
-from weft.llm.compute.perplexity import pieces
+from weft.llm.compute.perplexity import pieces, require_in_order
 from weft.llm.quality.logits_file import log_sums, some_rows
 from weft.llm.quality.tasks import Blank, Choice
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -155,6 +155,7 @@ def _common(answers: Sequence[Sequence[int]]) -> int:
 def _scored(
     context: Context, prepared: Iterator[_Prepared], right: Sequence[frozenset[int]]
 ) -> Iterator[TaskResult]:
+    require_in_order(context.model.config)
     n_right, n_answers, number = 0, 0, 0
     for group in _groups(context, prepared):
         for task, scores in zip(group, _log_probs(context, group), strict=True):

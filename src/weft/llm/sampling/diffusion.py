@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.config import DiffusionConfig
+from weft.llm.sampling.candidates import Running
 from weft.llm.sampling.params import SamplingParams
 from weft.llm.sampling.sampler import Sampler, of_order
 
@@ -150,8 +151,7 @@ class Canvas:
             drawn = [self._drawn(row, p) for row, p in zip(logits, at, strict=True)]
             sure = np.array([one[1] for one in drawn])
             if self._params.diffusion_alg_temp:  # a draw without replacement
-                noise = -np.log(-np.log(self._random.random(len(sure)).clip(1e-300)))
-                sure = sure / self._params.diffusion_alg_temp + noise
+                sure = sure / self._params.diffusion_alg_temp + self._noise(len(sure))
             for i in np.argsort(-sure, kind="stable")[: self._n]:
                 self.ids[at[i]] = drawn[i][0]
         self._next_step()
@@ -162,26 +162,29 @@ class Canvas:
         row[self._mask] = -np.inf  # the others stay masks, too, until a step writes them
         if position - self.start < self._min_tokens:
             row[[id_ for id_ in self._ends if id_ < len(row)]] = -np.inf
-        ids, p = self._sampler.distribution(row)
-        p = p[: np.count_nonzero(p)]  # it descends
+        ids, p = self._sampler.chances(row)
         if self._cold:
-            i = 0
+            i = int(p.argmax())
         elif self._noisy:
-            noise = -np.log(-np.log(self._random.random(len(p)).clip(1e-300)))
-            i = int(np.argmax(np.log(p) + self._params.temperature * noise))
+            with np.errstate(divide="ignore"):  # a token may have no probability
+                i = int(np.argmax(np.log(p) + self._params.temperature * self._noise(len(p))))
         else:
-            i = int(np.searchsorted(np.cumsum(p), self._random.random(), "right"))
-            i = min(i, len(p) - 1)
-        return int(ids[i]), self._sureness(p, i)
+            i = Running(p).find(self._random.random(), "right")
+        return i if ids is None else int(ids[i]), self._sureness(p, i)
+
+    def _noise(self, n: int) -> Floats:
+        """Gumbel noise [n], with which the largest logarithm of a probability is a draw."""
+        noise: Floats = -np.log(-np.log(self._random.random(n).clip(1e-300)))
+        return noise
 
     def _sureness(self, p: Floats, i: int) -> float:
-        """How sure the drawn token is, the `i`-th of the tokens whose probabilities are p, in
-        descending order."""
+        """How sure the drawn token is, the `i`-th of the tokens whose probabilities are p."""
         match self._params.diffusion_algorithm:
             case "entropy":
                 return float((p * np.log(p + _LEAST)).sum())
             case "margin":
-                return float(p[0] - p[1]) if len(p) > 1 else float(p[0])
+                best = np.partition(p, -2)[-2:] if len(p) > 1 else [0.0, p[0]]
+                return float(best[1] - best[0])
             case "random":
                 return float(self._random.random())
         return float(p[i])

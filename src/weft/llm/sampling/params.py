@@ -257,7 +257,8 @@ class SamplingParams:
             raise ContextError(f"is {self.mirostat}; it must be 0 (off) or 2", argument="mirostat")
         object.__setattr__(self, "samplers", _order(self.samplers))
         object.__setattr__(self, "diffusion_algorithm", _algorithm(self.diffusion_algorithm))
-        require_choice("diffusion_schedule", self.diffusion_schedule, SCHEDULES, ContextError)
+        schedule = str(self.diffusion_schedule)[:60]
+        require_choice("diffusion_schedule", schedule, SCHEDULES, ContextError)
         if self.diffusion_eps and self.diffusion_block_length:
             raise ContextError(
                 "`diffusion_eps` and `diffusion_block_length` are both given; a text has blocks or "
@@ -394,7 +395,7 @@ def _algorithm(given: str | int) -> str:
     name = str(given).strip().lower().replace("-", "_")
     if name.isdecimal() and int(name) < len(ALGORITHMS):
         return ALGORITHMS[int(name)]
-    name = _ALGORITHMS.get(name, name)
+    name = _ALGORITHMS.get(name, name)[:60]
     require_choice("diffusion_algorithm", name, ALGORITHMS, ContextError)
     return name
 

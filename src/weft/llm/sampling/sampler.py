@@ -173,6 +173,16 @@ class Sampler:
         weights = c.weights().astype(np.float64)
         return c.ids, weights / weights.sum()
 
+    @_quiet
+    def chances(
+        self, logits: NDArray[np.float32]
+    ) -> tuple[NDArray[np.intp] | None, NDArray[np.float64]]:
+        """The same as `distribution` without its order: the tokens that can be drawn (None: all, by
+        id), and the probability of each."""
+        c = self._left(logits)
+        weights = c.weights().astype(np.float64)
+        return c.ids, weights / weights.sum()
+
     def _left(self, logits: NDArray[np.float32]) -> Candidates:
         """The tokens that the constraint, the bias and the chain leave."""
         logits = np.asarray(logits, np.float32)
