@@ -1,7 +1,7 @@
 """Element and block types as one table: GGUF id, block length, block bytes.
 
 Ids, block lengths and sizes follow the GGUF specification (ggml's `enum ggml_type`); `i2_s`
-is bitnet.cpp's own type and uses the id its files carry.
+is bitnet.cpp's own type and uses the id its files carry. The ids from 133 on are ik_llama.cpp's.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class DType:
     """NumPy dtype of one element; None for block types (their storage is uint8)."""
     tail: int = 0
     """Bytes that follow the last block of a whole tensor, such as a scale for all of it."""
+    only_in_memory: bool = False
+    """Files have the same values in another form (`weft.frontends.gguf.row_forms`)."""
 
     @property
     def is_quantized(self) -> bool:
@@ -64,9 +66,16 @@ class DType:
 def _table(*rows: tuple[str, int, int, int, str | None]) -> dict[str, DType]:
     tails = {"i2_s": 32}
     return {
-        name: DType(name, id_, block, size, np_, tails.get(name, 0))
+        name: DType(name, id_, block, size, np_, tails.get(name, 0), name in _WITH_SCALE_OF_ROW)
         for name, id_, block, size, np_ in rows
     }
+
+
+_WITH_SCALE_OF_ROW = (
+    "iq2_bn", "iq2_ks", "iq3_ks", "iq4_ks", "iq5_ks", "iq2_kl", "iq1_kt", "iq2_kt", "iq3_kt",
+    "iq4_kt", "q8_KV", "iq1_m_r4",
+)  # fmt: skip
+"""Types whose scale files store once in front of a row. In memory each block begins with it."""
 
 
 # fmt: off
@@ -110,6 +119,24 @@ DTYPES: dict[str, DType] = _table(
     ("nvfp4",  40,   64,  36, None),
     ("q1_0",   41,  128,  18, None),
     ("q2_0",   42,   64,  18, None),
+    ("q6_0",  133,   32,  26, None),
+    ("iq2_bn", 135,  64,  20, None),
+    ("iq2_k", 137,  256,  76, None),
+    ("iq3_k", 138,  256, 110, None),
+    ("iq4_k", 139,  256, 144, None),
+    ("iq5_k", 140,  256, 176, None),
+    ("iq6_k", 141,  256, 212, None),
+    ("iq4_ks", 144, 256, 140, None),
+    ("iq2_ks", 145, 256,  72, None),
+    ("q8_KV", 151,   32,  36, None),
+    ("iq5_ks", 152, 256, 172, None),
+    ("iq2_kt", 153, 256,  72, None),
+    ("iq3_kt", 154, 256, 104, None),
+    ("iq4_kt", 155, 256, 132, None),
+    ("iq3_ks", 156, 256, 104, None),
+    ("iq2_kl", 157, 256,  88, None),
+    ("iq1_kt", 158, 256,  60, None),
+    ("iq1_m_r4", 229, 256, 58, None),
 )
 # fmt: on
 

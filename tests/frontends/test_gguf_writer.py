@@ -21,7 +21,7 @@ def test_bytes_are_those_of_the_committed_file(tmp_path: Path) -> None:
 
 def test_every_type_comes_back(tmp_path: Path) -> None:
     rows = []
-    for i, dtype in enumerate(DTYPES.values()):
+    for i, dtype in enumerate(d for d in DTYPES.values() if not d.only_in_memory):
         ne = (2 * dtype.block, 3, 1 + i % 2, 1)
         rows.append((f"w.{dtype.name}", dtype, ne, random_bytes(dtype.name, ne)))
     path = tmp_path / "all.gguf"

@@ -54,10 +54,12 @@ def test_bf16_products_need_the_processor() -> None:
 
 def test_companion_types() -> None:
     want = {
-        "q8_0": "q4_0 q5_0 q8_0 iq4_nl mxfp4 nvfp4 q1_0 q2_0 i2_s",
+        "q8_0": "q4_0 q5_0 q8_0 iq4_nl mxfp4 nvfp4 q1_0 q2_0 i2_s q6_0 iq2_bn q8_KV",
         "q8_1": "q4_1 q5_1",
         "q8_K": "q2_K q3_K q4_K q5_K q6_K iq4_xs tq1_0 tq2_0 "
-        "iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s",
+        "iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq1_m_r4 "
+        "iq2_k iq3_k iq4_k iq5_k iq6_k iq2_ks iq3_ks iq4_ks iq5_ks iq2_kl "
+        "iq1_kt iq2_kt iq3_kt iq4_kt",
     }
     types = {name: activation for activation, names in want.items() for name in names.split()}
     assert {name: companion(name) for name in QUANTIZED} == types
@@ -132,6 +134,15 @@ def test_recorded_cases_with_bf16_activations(op: str, target: str) -> None:
 # ---- shapes beyond the record
 
 
+WIDE_SCALES = ("iq2_bn", "iq4_ks", "iq5_ks", "iq1_kt", "iq2_kt", "iq3_kt", "iq4_kt", "q8_KV")
+"""Types with a scale of 32 bits."""
+
+
+def scale_bytes(name: str, scale: float) -> np.ndarray:
+    """The scale of a block of a type that cannot be written, as bytes."""
+    return np.array([scale], "<f4" if name in WIDE_SCALES else "<f2").view(np.uint8)
+
+
 def weights(name: str, m: int, k: int, seed: int = 0) -> tuple[Operand, np.ndarray]:
     """Random rows of a type and their exact values `[m, k]`."""
     rng = np.random.default_rng(seed)
@@ -141,9 +152,10 @@ def weights(name: str, m: int, k: int, seed: int = 0) -> tuple[Operand, np.ndarr
         exact = quants.decode_i2_s(memory, m * k).reshape(m, k)
         return Operand(memory, name, (k, m), contiguous_nb(name, (k, m))), exact
     if not quants.can_encode(name):
-        data = rng.integers(0, 256, (m, k // 256, DTYPES[name].bytes), np.uint8)
-        # a scale of about one: f16 d first, or spread over the scale words of iq1_m
-        data[..., 0:2] = (0, 0x38)
+        dtype = DTYPES[name]
+        data = rng.integers(0, 256, (m, k // dtype.block, dtype.bytes), np.uint8)
+        # a scale of about one: d first, or spread over the scale words of iq1_m
+        data[..., : len(scale_bytes(name, 0.5))] = scale_bytes(name, 0.5)
         if name == "iq1_m":
             data[..., 49::2] = data[..., 49::2] & 15 | np.uint8([0x00, 0x00, 0x80, 0x30])
         data = data.reshape(m, -1)
@@ -229,7 +241,7 @@ def test_largest_codes_do_not_overflow(target: str, codes: int) -> None:
         if quants.can_encode(name):
             scale = quants.encode(np.ones((1, k), np.float32), name).reshape(-1, dtype.bytes)[0]
         else:
-            scale = np.array([0x00, 0x3C], np.uint8)
+            scale = scale_bytes(name, 1)
         for at in range(dtype.bytes):
             # the scales of a real block, codes all ones
             if at not in _CODE_BYTES[name]:
@@ -270,6 +282,11 @@ _CODE_BYTES: dict[str, range] = {
     "iq2_s": range(2, 82),
     "iq3_xxs": range(2, 98),
     "iq3_s": range(2, 110),
+}
+_CODE_BYTES |= {
+    d.name: range(4 if d.name in WIDE_SCALES else 2, d.bytes)
+    for d in DTYPES.values()
+    if d.id >= DTYPES["q6_0"].id
 }
 
 

@@ -45,10 +45,30 @@ enum class DType : int32_t {
   kNVFP4 = 40,
   kQ1_0 = 41,
   kQ2_0 = 42,
+  // ik_llama.cpp's types. Those whose files have a scale in front of each row have it in each
+  // block.
+  kQ6_0 = 133,
+  kIQ2_BN = 135,
+  kIQ2_K = 137,
+  kIQ3_K = 138,
+  kIQ4_K = 139,
+  kIQ5_K = 140,
+  kIQ6_K = 141,
+  kIQ4_KS = 144,
+  kIQ2_KS = 145,
+  kQ8_KV = 151,
+  kIQ5_KS = 152,
+  kIQ2_KT = 153,
+  kIQ3_KT = 154,
+  kIQ4_KT = 155,
+  kIQ3_KS = 156,
+  kIQ2_KL = 157,
+  kIQ1_KT = 158,
+  kIQ1_M_R4 = 229,
 };
 
 // Type numbers are below this; some numbers below it name no type.
-inline constexpr int32_t kDTypeCount = 43;
+inline constexpr int32_t kDTypeCount = 230;
 
 // How a matrix of blocks is stored. kRows: row after row. kInterleaved: in panels of rows
 // (quants/interleave.h). kLookup: as indices into tables of partial sums (quants/lookup_layout.h).

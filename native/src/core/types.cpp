@@ -48,6 +48,24 @@ struct Table {
     set(DType::kNVFP4, "nvfp4", 64, 36);
     set(DType::kQ1_0, "q1_0", 128, 18);
     set(DType::kQ2_0, "q2_0", 64, 18);
+    set(DType::kQ6_0, "q6_0", 32, 26);
+    set(DType::kIQ2_BN, "iq2_bn", 64, 20);
+    set(DType::kIQ2_K, "iq2_k", 256, 76);
+    set(DType::kIQ3_K, "iq3_k", 256, 110);
+    set(DType::kIQ4_K, "iq4_k", 256, 144);
+    set(DType::kIQ5_K, "iq5_k", 256, 176);
+    set(DType::kIQ6_K, "iq6_k", 256, 212);
+    set(DType::kIQ4_KS, "iq4_ks", 256, 140);
+    set(DType::kIQ2_KS, "iq2_ks", 256, 72);
+    set(DType::kQ8_KV, "q8_KV", 32, 36);
+    set(DType::kIQ5_KS, "iq5_ks", 256, 172);
+    set(DType::kIQ2_KT, "iq2_kt", 256, 72);
+    set(DType::kIQ3_KT, "iq3_kt", 256, 104);
+    set(DType::kIQ4_KT, "iq4_kt", 256, 132);
+    set(DType::kIQ3_KS, "iq3_ks", 256, 104);
+    set(DType::kIQ2_KL, "iq2_kl", 256, 88);
+    set(DType::kIQ1_KT, "iq1_kt", 256, 60);
+    set(DType::kIQ1_M_R4, "iq1_m_r4", 256, 58);
   }
 };
 

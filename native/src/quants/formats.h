@@ -310,6 +310,17 @@ struct FormatQ2_0 {
 template <typename F>
 inline constexpr int kGroupsPerChunk = F::kGroups / F::kChunks;
 
+// The format whose products of unpacked panels serve F too: F itself, or what it names.
+template <typename F>
+struct PanelsOf {
+  using Format = F;
+};
+template <typename F>
+  requires requires { typename F::Panels; }
+struct PanelsOf<F> {
+  using Format = typename F::Panels;
+};
+
 // Whether a block of activations has eight chunks with one scale (q8_K).
 template <typename F>
 inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == sizeof(BlockQ8_K);

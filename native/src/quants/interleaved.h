@@ -287,7 +287,7 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
 // Sets the kernels for kTileSizes[kVariant] columns, and those for fewer.
 template <typename F, int kVariant>
 void set_variants(QuantKernels& k) {
-  k.tile[kVariant] = multiply_tile<F, kTileSizes[kVariant]>;
+  k.tile[kVariant] = multiply_tile<typename PanelsOf<F>::Format, kTileSizes[kVariant]>;
   if constexpr (kHasLanes<F>) {
     constexpr int kFewer = kVariant > 0 ? kTileSizes[kVariant > 0 ? kVariant - 1 : 0] : 0;
     if constexpr (kFewer < kFewColumns<F>) {

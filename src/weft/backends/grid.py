@@ -67,7 +67,11 @@ class Grid:
         for a in self.answers:
             why = a.why_not[device]
             if why:
-                why = re.sub(rf"\b(not|as) {re.escape(a.case.format)}$", r"\1 this type", why)
+                own = re.escape(a.case.format)
+                why = re.sub(rf"\b(not|as) {own}$", r"\1 this type", why)
+                if own:
+                    why = re.sub(rf"\bof type {own}\b", "of this type", why)
+                    why = re.sub(rf"^{own}\b", "this type", why)
                 by_sentence.setdefault(why, []).append(a.case)
         return by_sentence
 

@@ -10,7 +10,7 @@ it. There are three encoders, because the reference has three:
 
 Each gives the reference's bytes. The layouts are described at the top of the modules: `_legacy`
 (q4_0 ... q8_1), `_k` (q2_K ... q8_K), `_iq4`, `_iq` (codebook types), `_ternary` (tq1_0, tq2_0,
-i2_s, q1_0, q2_0), `_fp4` (mxfp4, nvfp4), `_blocks` (f16, bf16).
+i2_s, q1_0, q2_0), `_fp4` (mxfp4, nvfp4), `_ik` (ik_llama.cpp's), `_blocks` (f16, bf16).
 
 Shapes: values are `[..., ne0]`, bytes `[..., row_bytes]`; leading axes are kept. i2_s has one scale
 for a whole tensor and therefore functions of its own.
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.dtype import DType, find_dtype
 from weft.errors import GraphError, UnsupportedOpError
-from weft.quants import _fp4, _iq, _iq4, _k, _legacy, _ternary
+from weft.quants import _fp4, _ik, _iq, _iq4, _k, _legacy, _ternary
 from weft.quants._blocks import (
     F32,
     U8,
@@ -89,6 +89,24 @@ _DECODERS: dict[str, Decoder] = {
     "nvfp4": _fp4.decode_nvfp4,
     "q1_0": _ternary.decode_q1_0,
     "q2_0": _ternary.decode_q2_0,
+    "q6_0": _ik.decode_q6_0,
+    "iq2_bn": _ik.decode_iq2_bn,
+    "iq2_k": _ik.decode_iq2_k,
+    "iq3_k": _ik.decode_iq3_k,
+    "iq4_k": _ik.decode_iq4_k,
+    "iq5_k": _ik.decode_iq5_k,
+    "iq6_k": _ik.decode_iq6_k,
+    "iq2_ks": _ik.decode_iq2_ks,
+    "iq3_ks": _ik.decode_iq3_ks,
+    "iq4_ks": _ik.decode_iq4_ks,
+    "iq5_ks": _ik.decode_iq5_ks,
+    "iq2_kl": _ik.decode_iq2_kl,
+    "iq1_kt": _ik.decode_iq1_kt,
+    "iq2_kt": _ik.decode_iq2_kt,
+    "iq3_kt": _ik.decode_iq3_kt,
+    "iq4_kt": _ik.decode_iq4_kt,
+    "iq1_m_r4": _ik.decode_iq1_m_r4,
+    "q8_KV": _ik.decode_q8_KV,
 }
 
 _ENCODERS: dict[str, Encoder] = {

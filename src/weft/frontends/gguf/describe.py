@@ -8,6 +8,7 @@ import numpy as np
 
 from weft.frontends.gguf.format import ValueType
 from weft.frontends.gguf.reader import GGUFFile
+from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
 CONTROL_VECTOR = "controlvector"
@@ -80,11 +81,14 @@ def describe(file: GGUFFile, *, width: int = 80) -> Description:
 
     Strings are made safe to print: control characters and bytes that are not UTF-8 are escaped."""
     tensors = tuple(
-        TensorRow(printable(t.name), t.dtype.name, t.shape, t.nbytes, _bits(t.nbytes, t.n_elements))
+        TensorRow(
+            printable(t.name), _type_of(t), t.shape, t.stored_nbytes,
+            _bits(t.stored_nbytes, t.n_elements),
+        )
         for t in file.tensors.values()
-    )
+    )  # fmt: skip
     elements = sum(t.n_elements for t in file.tensors.values())
-    nbytes = sum(t.nbytes for t in file.tensors.values())
+    nbytes = sum(t.stored_nbytes for t in file.tensors.values())
     return Description(
         paths=tuple(str(p) for p in file.paths),
         version=file.version,
@@ -149,12 +153,18 @@ def _string(file: GGUFFile, key: str) -> str | None:
 def _totals(file: GGUFFile) -> tuple[TypeTotal, ...]:
     sums: dict[str, list[int]] = {}
     for t in file.tensors.values():
-        row = sums.setdefault(t.dtype.name, [0, 0, 0])
+        row = sums.setdefault(_type_of(t), [0, 0, 0])
         row[0] += 1
         row[1] += t.n_elements
-        row[2] += t.nbytes
+        row[2] += t.stored_nbytes
     totals = [TypeTotal(k, n, m, nbytes, _bits(nbytes, m)) for k, (n, m, nbytes) in sums.items()]
     return tuple(sorted(totals, key=lambda t: -t.nbytes))
+
+
+def _type_of(t: TensorInfo) -> str:
+    """The type in the file, and that in memory if it has another name."""
+    same = t.stored_type == t.dtype.name
+    return t.stored_type if same else f"{t.stored_type} ({t.dtype.name} in memory)"
 
 
 def _bits(nbytes: int, elements: int) -> float:

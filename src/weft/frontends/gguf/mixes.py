@@ -16,6 +16,7 @@ from typing import Any
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf.mix_table import MIXES, Mix, Place, Role
+from weft.frontends.gguf.row_forms import is_ik_type
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
@@ -100,6 +101,11 @@ def find_mix(name: str) -> Mix:
     mix = MIXES.get(ALIASES.get(folded, folded))
     if mix is not None:
         return mix
+    if is_ik_type(name):
+        raise UnsupportedOpError(
+            f"{name} is a type of ik_llama.cpp, which weft reads and does not write; choose one of "
+            + ", ".join(MIXES)
+        )
     near = "".join(f"; did you mean {n}?" for n in get_close_matches(folded, MIXES, 1))
     raise UnsupportedOpError(
         f"there is no type {name!r} to quantize to{near or '; choose one of ' + ', '.join(MIXES)}"

@@ -233,7 +233,15 @@ def loaded_as(
         done += data.nbytes
         if progress is not None:
             progress(done, total)
-        return replace(t, dtype=after, offset=-1, nbytes=data.nbytes, _make=lambda: data)
+        return replace(
+            t,
+            dtype=after,
+            offset=-1,
+            nbytes=data.nbytes,
+            _make=lambda: data,
+            _form=None,
+            _place=None,
+        )
 
     tensors = [load(t) for t in file.tensors.values()]
     return file.presented(made_metadata(file.path, raw), tensors)
@@ -255,7 +263,10 @@ def _later(t: TensorInfo, after: DType) -> TensorInfo:
     if after is t.dtype:
         return t
     nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
-    return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: convert_tensor(t, after))
+    return replace(
+        t, dtype=after, offset=-1, nbytes=nbytes, _form=None, _place=None,
+        _make=lambda: convert_tensor(t, after),
+    )  # fmt: skip
 
 
 def convert_tensor(

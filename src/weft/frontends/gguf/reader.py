@@ -76,7 +76,7 @@ class GGUFFile:
     def n_missing(self) -> int:
         """Bytes of tensors that lie behind the end of the file; 0 for a whole file."""
         ends = [
-            max((t.offset + t.nbytes for t in part.tensors.values()), default=0) - part.map.size
+            max((t.extent[1] for t in part.tensors.values()), default=0) - part.map.size
             for part in self._parts
             if not part.map.whole
         ]

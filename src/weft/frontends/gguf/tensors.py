@@ -21,6 +21,7 @@ from weft.frontends.gguf.format import (
     bitnet_bytes,
     tensor_bytes,
 )
+from weft.frontends.gguf.row_forms import IK_IDS, ROW_FORMS, RowForm
 from weft.records import dataclass
 
 _AGAIN = "download or copy it again"
@@ -42,6 +43,24 @@ class TensorInfo:
     nbytes: int
     _map: FileMap = field(repr=False, compare=False)
     _make: Callable[[], NDArray[np.uint8]] | None = field(default=None, repr=False, compare=False)
+    _form: RowForm | None = field(default=None, repr=False, compare=False)
+    _place: tuple[int, int] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def stored_type(self) -> str:
+        """The name of the type in the file, where rows may have another form than in memory."""
+        return self._form.name if self._form else self.dtype.name
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First byte in the file, and the one behind the last."""
+        start = self._place[0] if self._place else self.offset
+        return start, start + self.stored_nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Number of bytes in the file."""
+        return self._place[1] if self._place else self.nbytes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,23 +115,36 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
     _check_shared_numbers(map_, rows, map_.size - data_start, alignment)
     tensors: dict[str, TensorInfo] = {}
     for name, (id_, ne, offset) in rows.items():
-        dtype = _type_of(map_, name, id_)
-        try:
-            nbytes = tensor_bytes(dtype, ne)
-        except FormatError as e:
-            raise map_.error(f"tensor {quoted(name)}: {e}") from None
-        start = data_start + offset
-        if map_.whole and start + nbytes > map_.size:
-            raise map_.error(
-                f"tensor {quoted(name)} ({dtype.name} {list(ne[::-1])}) takes bytes {start} to "
-                f"{start + nbytes}, but the file ends at byte {map_.size}; the file is cut short "
-                f"or damaged: {_AGAIN}"
-            )
-        padded = ne + (1,) * (MAX_DIMS - len(ne))
-        ne4 = (padded[0], padded[1], padded[2], padded[3])
-        tensors[name] = TensorInfo(name, dtype, ne4, len(ne), start, nbytes, map_)
+        tensors[name] = _place(map_, name, id_, ne, data_start + offset)
     _check_overlaps(map_, tensors)
     return tensors
+
+
+def _place(map_: FileMap, name: str, id_: int, ne: tuple[int, ...], start: int) -> TensorInfo:
+    """The tensor whose bytes begin at `start`. Raises FormatError if they are not in the file."""
+    form = ROW_FORMS.get(id_)
+    dtype = form.dtype if form else _type_of(map_, name, id_)
+    try:
+        n_stored = form.nbytes(ne) if form else tensor_bytes(dtype, ne)
+        nbytes = tensor_bytes(dtype, ne)
+    except FormatError as e:
+        raise map_.error(f"tensor {quoted(name)}: {e}") from None
+    if map_.whole and start + n_stored > map_.size:
+        raise map_.error(
+            f"tensor {quoted(name)} ({(form or dtype).name} {list(ne[::-1])}) takes bytes {start} "
+            f"to {start + n_stored}, but the file ends at byte {map_.size}; the file is cut short "
+            f"or damaged: {_AGAIN}"
+        )
+    padded = ne + (1,) * (MAX_DIMS - len(ne))
+    ne4 = (padded[0], padded[1], padded[2], padded[3])
+    if form is None:
+        return TensorInfo(name, dtype, ne4, len(ne), start, nbytes, map_)
+
+    def make() -> NDArray[np.uint8]:
+        return form.in_memory(map_.view(start, n_stored), ne4[0])
+
+    place = start, n_stored
+    return TensorInfo(name, dtype, ne4, len(ne), -1, nbytes, map_, make, form, place)
 
 
 def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
@@ -174,18 +206,20 @@ def _type_of(map_: FileMap, name: str, id_: int) -> DType:
         return dtype
     if id_ in REMOVED_TYPES:
         raise _removed(map_, name, id_)
+    whose = " of ik_llama.cpp's" if id_ in IK_IDS else ""
     raise map_.error(
-        f"tensor {quoted(name)} has type id {id_}, which weft does not know; quantize the model to "
-        "a type that it does (f16, q8_0, q4_K, ...), or update weft"
+        f"tensor {quoted(name)} has type id {id_}{whose}, which weft does not know; quantize the "
+        "model to a type that it does (f16, q8_0, q4_K, ...), or update weft"
     )
 
 
 def _check_overlaps(map_: FileMap, tensors: dict[str, TensorInfo]) -> None:
-    by_offset = sorted(tensors.values(), key=lambda t: t.offset)
+    by_offset = sorted(tensors.values(), key=lambda t: t.extent)
     for a, b in pairwise(by_offset):
-        if b.offset < a.offset + a.nbytes:
+        (_, end), (start, last) = a.extent, b.extent
+        if start < end:
             raise map_.error(
-                f"tensors {quoted(a.name)} and {quoted(b.name)} share bytes {b.offset} to "
-                f"{min(a.offset + a.nbytes, b.offset + b.nbytes)}; the file is damaged or was "
-                "written wrongly: convert the model again"
+                f"tensors {quoted(a.name)} and {quoted(b.name)} share bytes {start} to "
+                f"{min(end, last)}; the file is damaged or was written wrongly: convert the model "
+                "again"
             )

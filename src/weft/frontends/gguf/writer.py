@@ -122,6 +122,12 @@ def lay_out(
         values = {key: encode_value(key, value) for key, value in metadata.items()}
     alignment = _alignment(values)
     rows = [Row(name, find_dtype(dtype), tuple(ne), data) for name, dtype, ne, data in tensors]
+    for row in rows:
+        if row.dtype.only_in_memory:
+            raise FormatError(
+                f"{target}: tensor {row.name} has ik_llama.cpp's type {row.dtype.name}, which weft "
+                "reads and does not write; choose another type for it, such as q4_K"
+            )
     head, offsets = _header(version, values, rows, alignment, all_sizes)
     starts = [len(head) + offset for offset in offsets]
     end = starts[-1] + rows[-1].nbytes if rows else len(head)
