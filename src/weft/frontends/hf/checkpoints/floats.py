@@ -23,11 +23,11 @@ def scaled(
     c: Config,
     plain: Tensors,
     stored: Mapping[str, Stored],
-    block: Callable[[str], Sequence[int] | None] = lambda stem: None,
+    blocks: Sequence[Sequence[int]] = (),
 ) -> Tensors:
     """The tensors with the products of weights and their scales, which are told apart by the types
     of both: FP8 and bytes with floats, four-bit floats with FP8 (NVFP4) or exponents (MXFP4).
-    `block` has the sizes of blocks that config.json states, by the beginning of a name."""
+    `blocks` are the sizes of blocks that config.json states."""
     out = dict(plain)
     for name, scale in plain.items():
         end = next((end for end in _SCALES if name.endswith(end)), "")
@@ -43,7 +43,7 @@ def scaled(
         elif weight.kind == "I8":
             made = int8_matrix(weight, scale, zeros, "bf16")
         elif weight.kind.startswith("F8"):
-            made = _bf16(weight.shape, _product(plain[stem], scale, block(stem)))
+            made = _bf16(weight.shape, _product(plain[stem], scale, blocks))
         else:
             continue
         for end in ("_packed",) * packed + ("_zero_point", "_scale_2", "_global_scale", "_shape"):
@@ -53,18 +53,30 @@ def scaled(
     return out
 
 
-def _product(weight: Values, scale: Values, block: Sequence[int] | None) -> Callable[[], Floats]:
-    """Values times scales: one for all, one for each row, or one for each block."""
-    sizes, shape = list(block or ()), scale.shape
-    if not sizes and len(shape) == len(weight.shape):
+def _product(
+    weight: Values, scale: Values, blocks: Sequence[Sequence[int]]
+) -> Callable[[], Floats]:
+    """Values times scales: one for all, one for each row, or one for each block; the first of
+    `blocks` that fits the sizes of both, or else as many equal ones as there are scales."""
+    shape, ends = scale.shape, list(zip(weight.shape[::-1], scale.shape[::-1], strict=False))
+    sizes: list[int] = []
+    if len(shape) > 1 and len(shape) == len(weight.shape):
         sizes = [1 if m in (1, n) else -(-n // max(m, 1))
                  for n, m in zip(weight.shape, shape, strict=True)]  # fmt: skip
+        for block in blocks:
+            around = [(-(-n // b), m) for (n, m), b in zip(ends, block[::-1], strict=False)]
+            if min(block, default=0) > 0 and len(block) > 1 and all(k == m for k, m in around):
+                sizes = [1] * (len(shape) - len(block)) + list(block)
+                break
     axes = range(len(shape) - len(sizes), len(shape))
     spread = list(shape)
     for axis, n in zip(axes, sizes, strict=True):
         spread[axis] = min(shape[axis] * n, weight.shape[axis])
     spread += [1] * (len(weight.shape) - len(spread))
-    if np.broadcast_shapes(weight.shape, tuple(spread)) != weight.shape:
+    whole = all(
+        -(-n // k) == m or m == 1 for n, m, k in zip(weight.shape, shape, sizes, strict=False)
+    )
+    if not whole or np.broadcast_shapes(weight.shape, tuple(spread)) != weight.shape:
         raise ValueError(f"scales of sizes {list(shape)} for a matrix of {list(weight.shape)}")
 
     def load() -> Floats:
