@@ -342,6 +342,23 @@ def test_mlx(tmp_path: Path, bits: int) -> None:
         np.testing.assert_array_equal(quants.decode(pack(), wanted), want)
 
 
+@pytest.mark.parametrize(("mode", "each"), [("mxfp4", 32), ("nvfp4", 16), ("mxfp8", 64)])
+def test_mlx_floats(tmp_path: Path, mode: str, each: int) -> None:
+    bytes_of = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()
+    of = {"mxfp4": lambda s: np.float32(2.0) ** (s - 127), "nvfp4": lambda s: bytes_of[s]}
+    codes, scales, want = four_bits(64, each, of.get(mode, bytes_of.__getitem__))
+    tensors = {"a.weight": codes.contiguous().view(torch.uint32), "a.scales": scales}
+    config = {"bits": 4, "group_size": each, "mode": mode}
+    if mode == "mxfp8":
+        with pytest.raises(FormatError, match="affine, mxfp4 and nvfp4"):
+            read(tmp_path, tensors, quantization=config)
+        return
+    found = read(tmp_path, tensors, quantization=config)["a.weight"]
+    np.testing.assert_array_equal(found.load(), want)
+    assert found.kind == mode and found.packed is not None
+    np.testing.assert_array_equal(quants.decode(found.packed(), mode), want)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", ["nf4", "fp4"])
 def test_bitsandbytes_tables(tmp_path: Path, nested: bool, name: str) -> None:

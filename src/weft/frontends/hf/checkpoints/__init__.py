@@ -15,7 +15,13 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.files import read_json
-from weft.frontends.hf.checkpoints.floats import bitsandbytes, gpt_oss, mxfp4_blocks, scaled
+from weft.frontends.hf.checkpoints.floats import (
+    bitsandbytes,
+    gpt_oss,
+    mxfp4_blocks,
+    of_words,
+    scaled,
+)
 from weft.frontends.hf.checkpoints.integers import (
     How,
     Tensors,
@@ -132,6 +138,17 @@ _COMPRESSED = {"float-quantized", "int-quantized", "naive-quantized", "pack-quan
                "nvfp4-pack-quantized", "mxfp4-pack-quantized", "dense"}  # fmt: skip
 
 
+def _mlx(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
+    out = dict(plain)
+    for name, scales in stored.items():
+        stem = name.removesuffix(".scales")
+        q = stored.get(f"{stem}.weight")
+        if stem != name and scales.kind == "U8" and q is not None and q.kind == "U32":
+            out[f"{stem}.weight"] = of_words(c, stem, q, scales)
+            del out[name]
+    return mlx(c, how, out, stored)
+
+
 def _torchao(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
     """Tensors of torchao, by the parts that it stores of each: `model._weight_qdata`."""
     renamed: dict[str, Stored] = {}
@@ -191,7 +208,7 @@ def _signs(weight: Stored, scale: Values, kind: object) -> Values:
 
 _METHODS: dict[str, Callable[[Config, Any, Tensors, Mapping[str, Stored]], Tensors]] = {
     "fp8": _fp8, "fbgemm_fp8": _fp8, "mxfp4": gpt_oss, "nvfp4": _modelopt, "modelopt": _modelopt,
-    "modelopt_fp4": _modelopt, "gptq": gptq, "awq": awq, "auto-round": _auto_round, "mlx": mlx,
+    "modelopt_fp4": _modelopt, "gptq": gptq, "awq": awq, "auto-round": _auto_round, "mlx": _mlx,
     "compressed-tensors": _compressed, "bitnet": _bitnet, "bitsandbytes": bitsandbytes,
     "torchao": _torchao,
 }  # fmt: skip

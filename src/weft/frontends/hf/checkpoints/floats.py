@@ -15,6 +15,7 @@ from weft.frontends.hf.safetensors import Stored
 from weft.frontends.hf.values import Floats, Values, decode_f8
 
 _SCALES = ("_scale_inv", "_scale")
+_ONE = np.float32(1)
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E2M1 = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.float32)
 
@@ -101,7 +102,7 @@ def _four_bits(c: Config, stem: str, codes: Stored, scales: Stored, plain: Tenso
         return mxfp4(codes, scales)
     if each == 16 and scales.kind == "F8_E4M3":
         over, under = plain.get(f"{stem}_scale_2"), plain.get(f"{stem}_global_scale")
-        factor = np.float32(1)
+        factor = _ONE
         if over is not None:
             factor = over.load().reshape(-1)[0]
         elif under is not None:
@@ -110,6 +111,17 @@ def _four_bits(c: Config, stem: str, codes: Stored, scales: Stored, plain: Tenso
     raise FormatError(
         f"{c.folder}: {stem} has 4-bit codes {list(codes.shape)} with scales {scales.kind} "
         f"{list(scales.shape)}; weft reads NVFP4 (FP8 scales for 16) and MXFP4 (exponents for 32)"
+    )
+
+
+def of_words(c: Config, stem: str, words: Stored, scales: Stored) -> Values:
+    """MLX's modes mxfp4 and nvfp4: eight codes to a word, a byte of scale for 32 or 16 of them."""
+    n = scales.shape[-1]
+    if words.shape[:-1] == scales.shape[:-1] and words.shape[-1] in (4 * n, 2 * n):
+        return mxfp4(words, scales) if words.shape[-1] == 4 * n else _nvfp4(words, scales, _ONE)
+    raise FormatError(
+        f"{c.folder}: {stem} is quantized by MLX in a mode that weft does not read; it reads "
+        "affine, mxfp4 and nvfp4"
     )
 
 
@@ -146,7 +158,7 @@ def mxfp4_blocks(codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray
 
 
 def _nvfp4(codes: Stored, scales: Stored, factor: np.float32) -> Values:
-    shape = (*codes.shape[:-1], 2 * codes.shape[-1])
+    shape = (*scales.shape[:-1], scales.shape[-1] * 16)
 
     def pack() -> NDArray[np.uint8]:
         n = scales.shape[-1]
@@ -156,9 +168,9 @@ def _nvfp4(codes: Stored, scales: Stored, factor: np.float32) -> Values:
         return np.concatenate((bits, by_four), axis=-1).reshape(*scales.shape[:-1], -1)
 
     def load() -> Floats:
-        packed = codes.data.reshape(codes.shape)
+        packed = codes.data
         x = _E2M1[np.stack((packed & 15, packed >> 4), axis=-1)].reshape(*scales.shape, 16)
-        s = decode_f8(scales.data, scales.kind).reshape(scales.shape) * factor
+        s = decode_f8(scales.data, "F8_E4M3").reshape(scales.shape) * factor
         return (x * s[..., None]).reshape(shape)
 
     if shape[-1] % 64:

@@ -227,7 +227,7 @@ def mlx(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Te
             raise FormatError(
                 f"{c.folder}: {stem} is quantized by MLX in the mode "
                 f"{(own if isinstance(own, dict) else how).get('mode', 'unknown')!r}; weft reads "
-                "its mode affine"
+                "affine, mxfp4 and nvfp4"
             )
         n_in = size * scales.shape[-1]
         bits = 32 * q.shape[-1] // n_in
