@@ -13,6 +13,7 @@ from weft import quants
 from weft.errors import FormatError
 from weft.frontends.hf.checkpoints import readable
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.folder import understood
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values
 
@@ -341,6 +342,23 @@ def test_mlx(tmp_path: Path, bits: int) -> None:
         np.testing.assert_array_equal(quants.decode(pack(), wanted), want)
 
 
+@pytest.mark.parametrize(("mode", "each"), [("mxfp4", 32), ("nvfp4", 16), ("mxfp8", 64)])
+def test_mlx_floats(tmp_path: Path, mode: str, each: int) -> None:
+    bytes_of = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()
+    of = {"mxfp4": lambda s: np.float32(2.0) ** (s - 127), "nvfp4": lambda s: bytes_of[s]}
+    codes, scales, want = four_bits(64, each, of.get(mode, bytes_of.__getitem__))
+    tensors = {"a.weight": codes.contiguous().view(torch.uint32), "a.scales": scales}
+    config = {"bits": 4, "group_size": each, "mode": mode}
+    if mode == "mxfp8":
+        with pytest.raises(FormatError, match="affine, mxfp4 and nvfp4"):
+            read(tmp_path, tensors, quantization=config)
+        return
+    found = read(tmp_path, tensors, quantization=config)["a.weight"]
+    np.testing.assert_array_equal(found.load(), want)
+    assert found.kind == mode and found.packed is not None
+    np.testing.assert_array_equal(quants.decode(found.packed(), mode), want)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", ["nf4", "fp4"])
 def test_bitsandbytes_tables(tmp_path: Path, nested: bool, name: str) -> None:
@@ -422,3 +440,22 @@ def test_torchao(tmp_path: Path) -> None:
 def test_refused_by_name(tmp_path: Path, how: dict[str, Any], match: str) -> None:
     with pytest.raises(FormatError, match=match):
         values(tmp_path, {"a.weight": torch.ones(2, 2)}, **how)
+
+
+def test_parts_that_do_not_fit(tmp_path: Path) -> None:
+    codes, zeros, scales = grid()
+    good = gptq(codes, zeros, scales, 4, np.arange(N_IN) // EACH)
+    packs = packed(codes, torch.from_numpy(scales), 4)
+    pack = compressed("pack-quantized", num_bits=4)
+    fp8 = {"a.weight": torch.ones(4, 6).to(F8["e4m3"]), "a.weight_scale": torch.ones(3, 1)}
+    for tensors, how in (
+        (good | {"a.scales": torch.ones(3, 5)}, {"quant_method": "gptq"}),
+        (good | {"a.g_idx": torch.full((N_IN,), 9, dtype=torch.int32)}, {"quant_method": "gptq"}),
+        (good | {"a.qzeros": torch.zeros(1, 1, dtype=torch.int32)}, {"quant_method": "gptq"}),
+        (packs | {"a.weight_shape": torch.tensor([N_OUT, 4 * N_IN])}, pack),
+        (packs | {"a.weight_scale": torch.ones(N_OUT, 5)}, pack),
+        (packs | {"a.weight_packed": torch.ones(2, dtype=torch.int32)}, pack),
+        (fp8, compressed("float-quantized")),
+    ):
+        with pytest.raises(FormatError), understood(tmp_path):
+            values(tmp_path, tensors, **how)

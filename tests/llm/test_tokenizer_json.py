@@ -16,6 +16,7 @@ from tests.llm.test_hf_encoders import ENCODERS
 from tests.llm.tiny import metadata, write_model
 from weft.errors import FormatError, TokenizerError
 from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.writer import write_gguf
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.tokenizer_json import _as_pieces
 from weft.frontends.models import open_model
@@ -200,6 +201,28 @@ def test_a_file_holds_what_its_folder_does(
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(TokenizerError, match="needs the package tokenizers"):
         Tokenizer.from_gguf(open_model(file))
+
+
+def test_words_of_a_file_beside_its_folder(made: dict[str, Path], tmp_path: Path) -> None:
+    """Files of llama.cpp do not say that BERT keeps Hangul whole and cuts words at 100 letters."""
+    shutil.copytree(made["bert"], tmp_path, dirs_exist_ok=True)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    convert_folder(tmp_path, tmp_path / "whole.gguf")
+    with open_gguf(tmp_path / "whole.gguf") as whole:
+        keys = whole.copy_metadata()
+        del keys["tokenizer.weft.settings"]
+        tensors = [(t.name, t.dtype, t.shape[::-1], lambda t=t: t.data)
+                   for t in whole.tensors.values()]  # fmt: skip
+        write_gguf(tmp_path / "m.gguf", keys, tensors)
+    (tmp_path / "whole.gguf").unlink()
+    file = open_model(tmp_path / "m.gguf")
+    assert "tokenizer.weft.settings" in file.notes[0]
+    ours = Tokenizer.from_gguf(file)
+    alone = Tokenizer.from_gguf(open_gguf(tmp_path / "m.gguf"))
+    texts = [text for text in TEXTS if "<" not in text]
+    for text in texts:
+        assert ours.encode(text) == theirs.encode(text).ids, text
+    assert any(ours.encode(text) != alone.encode(text) for text in texts)
 
 
 def test_texts_of_strangers_name_no_control_token(made: dict[str, Path], tmp_path: Path) -> None:

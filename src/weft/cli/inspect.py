@@ -14,6 +14,7 @@ from weft.cli.exported import is_pte
 from weft.cli.model_file import ModelFile, takes_model
 from weft.errors import FormatError
 from weft.frontends.gguf.describe import describe
+from weft.frontends.held import in_words
 from weft.frontends.hf.lora import is_peft, open_peft
 from weft.frontends.models import open_model
 
@@ -42,8 +43,9 @@ def inspect(
     )
     if about.about:
         out.print(f"{model.name} is {about.about}", markup=False)
-    for note in about.notes:
-        out.print(note, markup=False, soft_wrap=True)
+    for said in (*about.notes, in_words(about.architecture or "")):
+        if said and about.kind == "model":
+            out.print(said, markup=False, soft_wrap=True)
     keys = Table(title="metadata", title_justify="left", box=None, pad_edge=False)
     for column in ("key", "type", "value"):
         keys.add_column(column, no_wrap=column != "value")

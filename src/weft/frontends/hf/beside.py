@@ -1,4 +1,4 @@
-"""Settings that a GGUF file lacks, from the config.json that lies beside it.
+"""Settings that a GGUF file lacks, from the config.json (and the tokenizer of BERT) beside it.
 
 Converters leave some settings out: windows, `norm_topk_prob`, soft caps, divisors of angles. Where
 the folder of a file has the config.json that the model was converted from, it says them; what the
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from weft.dtype import find_dtype
 from weft.errors import WeftError
+from weft.frontends.gguf.format import TOKENIZER_SETTINGS, WHOLE_TOKENIZER
 from weft.frontends.gguf.metadata import made_metadata
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import encode_value
 from weft.frontends.hf.completed import family_metadata, rope_tensors
+from weft.frontends.hf.config import Config
 from weft.frontends.hf.folder import is_some, read_family, understood
+from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.values import Floats, Values
 
 _SAME = ("block_count", "embedding_length", "attention.head_count", "feed_forward_length")
@@ -52,6 +55,9 @@ def completed(file: GGUFFile) -> GGUFFile:
             for key, value in own.items()
             if key not in file.metadata and value is not None and ".general." not in key
         }
+        if file.get_str("tokenizer.ggml.model", "") == "bert":
+            with understood(folder):
+                lacking |= _settings_of_words(file, dict(family.vocab(c)), c)
         given = {key: encode_value(key, value) for key, value in lacking.items()}
     except (WeftError, OSError):
         return file  # a file is whole without it
@@ -62,10 +68,24 @@ def completed(file: GGUFFile) -> GGUFFile:
     if not given and not more:
         return file
     made = file.presented(made_metadata(file.path, raw | given), [*tensors, *more])
-    said = [f"{key.partition('.')[2]} = {_shown(value)}" for key, value in lacking.items()]
+    said = [
+        f"{key.removeprefix(f'{family.arch}.')} = {_shown(value)}" for key, value in lacking.items()
+    ]
     said += [t.name for t in more]
     made.notes = (f"config.json beside the file says what the file lacks: {', '.join(said)}",)
     return made
+
+
+def _settings_of_words(
+    file: GGUFFile, vocabulary: dict[str, object], c: Config
+) -> dict[str, object]:
+    """The rules of BERT's own tokenizer, which files leave out, if the folder has the vocabulary of
+    the file."""
+    tokens = "tokenizer.ggml.tokens"
+    known = TOKENIZER_SETTINGS in file.metadata or WHOLE_TOKENIZER in file.metadata
+    if known or tokens not in file.metadata or file.get_str_list(tokens) != vocabulary[tokens]:
+        return {}
+    return dict(tokenizer_keys(c, vocabulary))
 
 
 def _agrees(file: GGUFFile, key: str, own: dict[str, object]) -> bool:

@@ -175,12 +175,17 @@ def is_some(value: object) -> bool:
 
 def stored_bytes(path: Path, name: str, values: Values, dtype: DType) -> NDArray[np.uint8]:
     """The bytes that a GGUF file stores for `values` in the type `dtype`, uint8 `[nbytes]`."""
-    if values.packed is not None and values.kind == dtype.name:
-        return values.packed().reshape(-1)
     if values.stored is not None and values.kind == dtype.name:
         return values.stored.data
     try:
+        if values.packed is not None and values.kind == dtype.name:
+            return values.packed().reshape(-1)
         x = values.load()
     except MemoryError:
         raise FormatError(f"{path}: no memory for tensor {name}") from None
+    except (IndexError, KeyError, ValueError) as error:  # parts of a quantized checkpoint
+        raise FormatError(
+            f"{path}: tensor {name} cannot be put together ({str(error)[:100]}); download the "
+            "folder again"
+        ) from error
     return np.ascontiguousarray(quants.to_storage(x, dtype)).reshape(-1).view(np.uint8)

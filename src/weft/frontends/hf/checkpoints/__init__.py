@@ -8,15 +8,20 @@ others are computed as 16-bit floats, which rounds one product for each weight.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from weft.errors import FormatError
 from weft.files import read_json
-from weft.frontends.hf.checkpoints.floats import bitsandbytes, gpt_oss, mxfp4_blocks, scaled
+from weft.frontends.hf.checkpoints.floats import (
+    bitsandbytes,
+    gpt_oss,
+    mxfp4_blocks,
+    of_words,
+    scaled,
+)
 from weft.frontends.hf.checkpoints.integers import (
     How,
     Tensors,
@@ -71,7 +76,7 @@ def _settings(c: Config) -> How:
 
 def _fp8(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
     block = how.get("weight_block_size")
-    return scaled(c, plain, stored, lambda stem: block)
+    return scaled(c, plain, stored, [block] if block else ())
 
 
 def _modelopt(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
@@ -109,9 +114,9 @@ def _compressed(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored
             f"{', '.join(sorted(_COMPRESSED))}"
         )
 
-    def weights_of(stem: str) -> How:
-        return _scheme(groups, stem.removesuffix(".weight")).get("weights") or {}
-
+    weights = [g.get("weights") or {} for g in groups]
+    widths = [int(w["num_bits"]) for w in weights if "num_bits" in w]
+    blocks = [w["block_structure"] for w in weights if w.get("block_structure")]
     words = {
         name.removesuffix("_packed")
         for name, t in stored.items()
@@ -124,39 +129,24 @@ def _compressed(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored
              ".weight_g_idx")  # fmt: skip
     made = rebuilt(
         c, of_words, parts,
-        lambda stem: words_matrix(c, stem, int(weights_of(stem).get("num_bits", 4)), plain, stored),
+        lambda stem: words_matrix(c, stem, widths, plain, stored),
     )  # fmt: skip
-    return scaled(c, rest, stored, lambda stem: weights_of(stem).get("block_structure")) | made
+    return scaled(c, rest, stored, blocks) | made
 
 
 _COMPRESSED = {"float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
                "nvfp4-pack-quantized", "mxfp4-pack-quantized", "dense"}  # fmt: skip
 
 
-def _scheme(groups: Sequence[How], module: str) -> How:
-    """The group of settings for a module: the one that names it, by a regex behind `re:` too, or
-    else the first that names a class."""
-    for group in groups:
-        if any(_names(target, module) for target in group.get("targets") or ()):
-            return group
-    classes = [
-        group for group in groups if any(map(_is_class, group.get("targets") or ("Linear",)))
-    ]
-    return next(iter(classes or groups), {})
-
-
-def _is_class(target: object) -> bool:
-    return "." not in str(target) and not str(target).startswith("re:")
-
-
-def _names(target: object, module: str) -> bool:
-    text = str(target)
-    if not text.startswith("re:"):
-        return text == module
-    try:
-        return len(text) < 500 and re.match(text[3:], module) is not None
-    except re.error:
-        return False
+def _mlx(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
+    out = dict(plain)
+    for name, scales in stored.items():
+        stem = name.removesuffix(".scales")
+        q = stored.get(f"{stem}.weight")
+        if stem != name and scales.kind == "U8" and q is not None and q.kind == "U32":
+            out[f"{stem}.weight"] = of_words(c, stem, q, scales)
+            del out[name]
+    return mlx(c, how, out, stored)
 
 
 def _torchao(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
@@ -218,7 +208,7 @@ def _signs(weight: Stored, scale: Values, kind: object) -> Values:
 
 _METHODS: dict[str, Callable[[Config, Any, Tensors, Mapping[str, Stored]], Tensors]] = {
     "fp8": _fp8, "fbgemm_fp8": _fp8, "mxfp4": gpt_oss, "nvfp4": _modelopt, "modelopt": _modelopt,
-    "modelopt_fp4": _modelopt, "gptq": gptq, "awq": awq, "auto-round": _auto_round, "mlx": mlx,
+    "modelopt_fp4": _modelopt, "gptq": gptq, "awq": awq, "auto-round": _auto_round, "mlx": _mlx,
     "compressed-tensors": _compressed, "bitnet": _bitnet, "bitsandbytes": bitsandbytes,
     "torchao": _torchao,
 }  # fmt: skip

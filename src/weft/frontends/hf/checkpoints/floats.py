@@ -15,6 +15,7 @@ from weft.frontends.hf.safetensors import Stored
 from weft.frontends.hf.values import Floats, Values, decode_f8
 
 _SCALES = ("_scale_inv", "_scale")
+_ONE = np.float32(1)
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E2M1 = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.float32)
 
@@ -23,11 +24,11 @@ def scaled(
     c: Config,
     plain: Tensors,
     stored: Mapping[str, Stored],
-    block: Callable[[str], Sequence[int] | None] = lambda stem: None,
+    blocks: Sequence[Sequence[int]] = (),
 ) -> Tensors:
     """The tensors with the products of weights and their scales, which are told apart by the types
     of both: FP8 and bytes with floats, four-bit floats with FP8 (NVFP4) or exponents (MXFP4).
-    `block` has the sizes of blocks that config.json states, by the beginning of a name."""
+    `blocks` are the sizes of blocks that config.json states."""
     out = dict(plain)
     for name, scale in plain.items():
         end = next((end for end in _SCALES if name.endswith(end)), "")
@@ -43,7 +44,7 @@ def scaled(
         elif weight.kind == "I8":
             made = int8_matrix(weight, scale, zeros, "bf16")
         elif weight.kind.startswith("F8"):
-            made = _bf16(weight.shape, _product(plain[stem], scale, block(stem)))
+            made = _bf16(weight.shape, _product(plain[stem], scale, blocks))
         else:
             continue
         for end in ("_packed",) * packed + ("_zero_point", "_scale_2", "_global_scale", "_shape"):
@@ -53,18 +54,30 @@ def scaled(
     return out
 
 
-def _product(weight: Values, scale: Values, block: Sequence[int] | None) -> Callable[[], Floats]:
-    """Values times scales: one for all, one for each row, or one for each block."""
-    sizes, shape = list(block or ()), scale.shape
-    if not sizes and len(shape) == len(weight.shape):
+def _product(
+    weight: Values, scale: Values, blocks: Sequence[Sequence[int]]
+) -> Callable[[], Floats]:
+    """Values times scales: one for all, one for each row, or one for each block; the first of
+    `blocks` that fits the sizes of both, or else as many equal ones as there are scales."""
+    shape, ends = scale.shape, list(zip(weight.shape[::-1], scale.shape[::-1], strict=False))
+    sizes: list[int] = []
+    if len(shape) > 1 and len(shape) == len(weight.shape):
         sizes = [1 if m in (1, n) else -(-n // max(m, 1))
                  for n, m in zip(weight.shape, shape, strict=True)]  # fmt: skip
+        for block in blocks:
+            around = [(-(-n // b), m) for (n, m), b in zip(ends, block[::-1], strict=False)]
+            if min(block, default=0) > 0 and len(block) > 1 and all(k == m for k, m in around):
+                sizes = [1] * (len(shape) - len(block)) + list(block)
+                break
     axes = range(len(shape) - len(sizes), len(shape))
     spread = list(shape)
     for axis, n in zip(axes, sizes, strict=True):
         spread[axis] = min(shape[axis] * n, weight.shape[axis])
     spread += [1] * (len(weight.shape) - len(spread))
-    if np.broadcast_shapes(weight.shape, tuple(spread)) != weight.shape:
+    whole = all(
+        -(-n // k) == m or m == 1 for n, m, k in zip(weight.shape, shape, sizes, strict=False)
+    )
+    if not whole or np.broadcast_shapes(weight.shape, tuple(spread)) != weight.shape:
         raise ValueError(f"scales of sizes {list(shape)} for a matrix of {list(weight.shape)}")
 
     def load() -> Floats:
@@ -89,7 +102,7 @@ def _four_bits(c: Config, stem: str, codes: Stored, scales: Stored, plain: Tenso
         return mxfp4(codes, scales)
     if each == 16 and scales.kind == "F8_E4M3":
         over, under = plain.get(f"{stem}_scale_2"), plain.get(f"{stem}_global_scale")
-        factor = np.float32(1)
+        factor = _ONE
         if over is not None:
             factor = over.load().reshape(-1)[0]
         elif under is not None:
@@ -98,6 +111,17 @@ def _four_bits(c: Config, stem: str, codes: Stored, scales: Stored, plain: Tenso
     raise FormatError(
         f"{c.folder}: {stem} has 4-bit codes {list(codes.shape)} with scales {scales.kind} "
         f"{list(scales.shape)}; weft reads NVFP4 (FP8 scales for 16) and MXFP4 (exponents for 32)"
+    )
+
+
+def of_words(c: Config, stem: str, words: Stored, scales: Stored) -> Values:
+    """MLX's modes mxfp4 and nvfp4: eight codes to a word, a byte of scale for 32 or 16 of them."""
+    n = scales.shape[-1]
+    if words.shape[:-1] == scales.shape[:-1] and words.shape[-1] in (4 * n, 2 * n):
+        return mxfp4(words, scales) if words.shape[-1] == 4 * n else _nvfp4(words, scales, _ONE)
+    raise FormatError(
+        f"{c.folder}: {stem} is quantized by MLX in a mode that weft does not read; it reads "
+        "affine, mxfp4 and nvfp4"
     )
 
 
@@ -134,7 +158,7 @@ def mxfp4_blocks(codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray
 
 
 def _nvfp4(codes: Stored, scales: Stored, factor: np.float32) -> Values:
-    shape = (*codes.shape[:-1], 2 * codes.shape[-1])
+    shape = (*scales.shape[:-1], scales.shape[-1] * 16)
 
     def pack() -> NDArray[np.uint8]:
         n = scales.shape[-1]
@@ -144,9 +168,9 @@ def _nvfp4(codes: Stored, scales: Stored, factor: np.float32) -> Values:
         return np.concatenate((bits, by_four), axis=-1).reshape(*scales.shape[:-1], -1)
 
     def load() -> Floats:
-        packed = codes.data.reshape(codes.shape)
+        packed = codes.data
         x = _E2M1[np.stack((packed & 15, packed >> 4), axis=-1)].reshape(*scales.shape, 16)
-        s = decode_f8(scales.data, scales.kind).reshape(scales.shape) * factor
+        s = decode_f8(scales.data, "F8_E4M3").reshape(scales.shape) * factor
         return (x * s[..., None]).reshape(shape)
 
     if shape[-1] % 64:

@@ -110,6 +110,10 @@ def fits_f16(values: Values) -> bool:
     """True if 16-bit floats hold the values exactly."""
     if values.kind == "f16":
         return True
+    if values.kind == "bf16" and values.stored is not None:  # there may be many gigabytes
+        exponents = values.stored.data.view("<u2") & 0x7F80
+        if 110 << 7 <= exponents.min(initial=127 << 7) <= exponents.max(initial=0) <= 142 << 7:
+            return True
     x = values.load()
     with np.errstate(over="ignore"):
         return bool((x.astype(np.float16) == x).all())

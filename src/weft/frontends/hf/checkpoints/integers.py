@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,16 +138,25 @@ def _in_order(t: Stored, n_out: int) -> NDArray[np.uint8]:
 
 
 def words_matrix(
-    c: Config, stem: str, bits: int, plain: Tensors, stored: Mapping[str, Stored]
+    c: Config, stem: str, widths: Sequence[int], plain: Tensors, stored: Mapping[str, Stored]
 ) -> Values:
     """compressed-tensors' `pack-quantized`: whole codes in words along the rows of the matrix, zero
-    points along its columns, both raised by half of their range."""
-    _require_bits(c, stem, bits, (2, 3, 4, 5, 6, 7, 8))
+    points along its columns, both raised by half of their range. `widths` are the bits that
+    config.json states, for some matrices each; sizes tell which of them a matrix has."""
     q, scales = stored[f"{stem}.weight_packed"], plain[f"{stem}.weight_scale"]
     packed_zeros = stored.get(f"{stem}.weight_zero_point")
     of = stored.get(f"{stem}.weight_g_idx")
     shape = tuple(int(n) for n in plain[f"{stem}.weight_shape"].load())
     n_out, n_in = shape[-2:]
+    fits = [
+        n for n in (*widths, 4, 8, 2, 3, 5, 6) if 1 < n < 9 and -(-n_in // (32 // n)) == q.shape[-1]
+    ]
+    if not fits:
+        raise FormatError(
+            f"{c.folder}: {stem}.weight_packed has rows of {q.shape[-1]} words, which hold no "
+            f"{n_in} codes of 2 to 8 bits; download the model again"
+        )
+    bits = fits[0]
     half = np.full((*shape[:-1], 1), 1 << (bits - 1), np.int16)
     scales = _each_row(scales, shape)
     zeros = half
@@ -218,7 +227,7 @@ def mlx(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Te
             raise FormatError(
                 f"{c.folder}: {stem} is quantized by MLX in the mode "
                 f"{(own if isinstance(own, dict) else how).get('mode', 'unknown')!r}; weft reads "
-                "its mode affine"
+                "affine, mxfp4 and nvfp4"
             )
         n_in = size * scales.shape[-1]
         bits = 32 * q.shape[-1] // n_in
