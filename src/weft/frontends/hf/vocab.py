@@ -147,9 +147,9 @@ def plamo(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.scores", np.array([score for _, score, _ in pieces], np.float32)
     yield "tokenizer.ggml.token_type", np.array([kind for _, _, kind in pieces], np.int32)
     settings = c.json("tokenizer_config.json")
-    for kind, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("sep", "seperator"),
+    for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("sep", "seperator"),
                       ("unk", "unknown")):  # fmt: skip
-        name = settings.get(f"{kind}_token")
+        name = settings.get(f"{role}_token")
         if name in ids:
             yield f"tokenizer.ggml.{key}_token_id", ids[name]
     yield "tokenizer.ggml.eot_token_id", 4

@@ -52,7 +52,7 @@ _OTHERS = {
 _NOT_YET = (
     *("deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),
     *("gptj", "graniteswitch", "hunyuan_vl", "hy_v4", "kimi-k3"),
-    *("minimax-m3", "paddleocr", "qwen4exp"),
+    *("paddleocr", "qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""
 

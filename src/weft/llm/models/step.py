@@ -98,6 +98,11 @@ class Step:
     """Collects the inputs of the output projection, [n_embd, n_tokens], for every token; None: they
     are computed for the tokens whose logits are wanted."""
 
+    blocks: tuple[Tensor, Tensor] | None = None
+    """For models that choose blocks of positions: i32 [n_blocks * size, n_tokens], the cell of each
+    position of each block of the token's text, and n_kv where it has none; f32 [n_blocks,
+    n_tokens], what is added to the scores of blocks. None: all blocks are seen."""
+
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""
 
