@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.steps import Step
     from weft.llm.config import (
+        BlockConfig,
         IndexerConfig,
         MlaConfig,
         ModelConfig,
@@ -79,11 +80,11 @@ if TYPE_CHECKING:
     from weft.llm.vision.tower import Tower
 
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
-           "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate", "Chosen", "Completion",
-           "Context", "ControlVector", "ControlVectors", "Counters", "DraftOptions", "FinishReason",
-           "GenerateOptions", "Hearing", "IndexerConfig", "KVCache", "LLMArguments", "Medium",
-           "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig", "Outputs",
-           "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
+           "BlockConfig", "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate", "Chosen",
+           "Completion", "Context", "ControlVector", "ControlVectors", "Counters", "DraftOptions",
+           "FinishReason", "GenerateOptions", "Hearing", "IndexerConfig", "KVCache", "LLMArguments",
+           "Medium", "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig",
+           "Outputs", "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
            "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler", "SamplingParams",
            "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
            "StreamDecoder", "Temperature", "TensorComparison", "TensorPair", "TextModel",
@@ -107,8 +108,8 @@ _HOMES = {
     "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
-        "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
-        "RopeConfig", "RopeScaling", "Temperature",
+        "BlockConfig", "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling",
+        "RecurrentConfig", "RopeConfig", "RopeScaling", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

@@ -188,7 +188,7 @@ class BlockConfig:
     """For each layer, whether it chooses; the others see everything."""
 
     def n_blocks(self, n_cells: int) -> int:
-        """The maximum number of blocks of a text in a cache of so many cells."""
+        """The maximum number of blocks of a text in a cache of `n_cells`."""
         return max(n_cells // self.size + 2, self.top_k)
 
 

@@ -232,7 +232,7 @@ class Config(Mapping[str, Any]):
             return theta
         of_kind: dict[str, Any] = {}
         for kind, base in zip(kinds or ["full_attention"] * len(theta), theta, strict=False):
-            if of_kind.setdefault(kind, base) != base:
+            if of_kind.setdefault(str(kind), base) != base:
                 raise self.bad("rope_theta", "differs between layers of a kind")
         if "sliding_attention" in of_kind:
             rope["sliding_attention"] = {"rope_theta": of_kind["sliding_attention"]}

@@ -137,7 +137,7 @@ def plamo(c: Config) -> Vocabulary:
             pieces.append((token, float(score), CONTROL if special else kind))
         except (ValueError, TypeError, AttributeError) as error:
             raise FormatError(f"{c.folder / 'tokenizer.jsonl'}: not a token: {error}") from None
-    n = c.get("vocab_size") or len(pieces)
+    n = c.count("vocab_size")
     require_vocabulary(c, n, len(pieces))
     pieces += [(f"[PAD{i}]", -1000.0, UNUSED) for i in range(1, n - len(pieces) + 1)]
     ids = {token: i for i, (token, _, _) in reversed(list(enumerate(pieces)))}

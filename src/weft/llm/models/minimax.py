@@ -128,7 +128,7 @@ class BlockAttention:
         scores = G.mul_mat(keys, G.reshape(q, d, n_head * n_tokens))
         mask = G.reshape(G.cast(step.mask, "f32"), n_kv, 1, n_tokens)
         scores = G.add(G.reshape(scores, n_kv, n_head, n_tokens), mask)
-        # a row behind those of the cells, for positions that no cell has
+        # a row behind the cells, for positions that no cell has
         rows = G.cont(G.permute(scores, 1, 0, 2, 3))  # [heads, n_kv, n_tokens]
         nowhere = G.repeat(G.constant([-math.inf]), (n_head, 1, n_tokens, 1))
         by_place = G.get_rows(G.concat(rows, nowhere, 1), places)  # [heads, positions, n_tokens]
