@@ -276,6 +276,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "granite moe windows": ("GraniteMoeSWA", SHAPE | MIXTURE | WINDOWS | {
         "attention_multiplier": 0.1, "logits_scaling": 3.0, "shared_intermediate_size": 20},
         "digits"),
+    "minimax m3": ("MiniMaxM3VLText", SHAPE | MIXTURE | {
+        "head_dim": 16, "num_hidden_layers": 3, "dense_intermediate_size": 40, "rotary_dim": 8,
+        "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "index_n_heads": 2,
+        "index_head_dim": 8, "index_block_size": 2, "index_topk_blocks": 3,
+        "shared_intermediate_size": 20, "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "layer_types": ["full_attention"] + ["minimax_m3_sparse"] * 2,
+        "routed_scaling_factor": 1.5}, "gpt2"),
     "minimax": ("MiniMaxM2", SHAPE | MIXTURE | PARTIAL, "gpt2"),
     "mistral3": ("Ministral3", SHAPE | {"head_dim": 16, "rope_parameters": TEMPERATURE}, "llama3"),
     "mixtral": ("Mixtral", SHAPE | MIXTURE, "pieces"),
@@ -339,14 +346,14 @@ _SMALL_TOWER = {
 }
 SEEING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("Exaone4_5_", "GlmOcr", "MiniCPMV4_6", "Kimi_K25", "Janus", "Step3p7",
-                     "MuseGlimmer"), _SMALL_TOWER),
+                     "MuseGlimmer",), _SMALL_TOWER),
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
     "HunYuanVL": _DOCUMENTS, "PaddleOCRVL": _DOCUMENTS,
 }  # fmt: skip
 # their norms multiply by 1 + weight
 _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",
-            "Qwen3_5MoeText")  # fmt: skip
+            "Qwen3_5MoeText", "MiniMaxM3VLText")  # fmt: skip
 
 _TEXT = ["the quick brown fox jumps over the lazy dog, again and again. " * 3,
          "Once upon a time there was a little girl. She liked to play in the sun. " * 3,

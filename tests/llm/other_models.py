@@ -175,6 +175,22 @@ OTHERS |= {
             "swiglu_clamp_exp": 0.5,
         },
     ),
+    "minimax-m3": (
+        "minimax-m3",
+        EXPERTS
+        | {
+            "expert_gating_func": 2,
+            "expert_shared_count": 1,
+            "leading_dense_block_count": 1,
+            "block_count": 3,
+            "rope.dimension_count": 2,
+            "attention.indexer.head_count": 2,
+            "attention.indexer.key_length": 4,
+            "attention.indexer.top_k": 2,
+            "attention.indexer.block_size": 3,
+            "attention.indexer.local_blocks": 1,
+        },
+    ),
     "kimi expanded": (
         "kimi-linear",
         PLAIN_MLA

@@ -18,6 +18,7 @@ from weft.llm.model import Model
 folders = pytest.importorskip("tests.llm.hf_folders")
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
+load_file = pytest.importorskip("safetensors.torch").load_file
 
 IDS = folders.IDS
 HEADS, KV, DIM = 4, 2, 8
@@ -291,3 +292,28 @@ def test_ling3_as_its_makers_publish_it(tmp_path: Path) -> None:
     path.write_text(json.dumps(config | {"kda_safe_gate": False}))
     with pytest.raises(FormatError, match="kda_safe_gate"):
         folders.logits(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "arch"),
+    [
+        ("qwen3vlmoe", "Qwen3OmniMoeForConditionalGeneration", "qwen3vlmoe"),
+        ("qwen2vl", "Qwen2_5OmniModel", "qwen2vl"),
+        ("qwen3vl", "Qwen3ASRForConditionalGeneration", "qwen3vl"),
+    ],
+)
+def test_the_part_that_writes(tmp_path: Path, name: str, cls: str, arch: str) -> None:
+    """Models that hear and speak have the text model inside, beside a tower and a voice."""
+    folders.make_folder(name, tmp_path)
+    want = folders.logits(tmp_path)
+    path, tensors = tmp_path / "config.json", tmp_path / "model.safetensors"
+    text = json.loads(path.read_text())["text_config"]
+    config = {"architectures": [cls], "thinker_config": {"text_config": text, "audio_config": {}}}
+    path.write_text(json.dumps(config))
+    state = {f"thinker.{key.replace('language_model.', '')}": t
+             for key, t in load_file(tensors).items() if "visual" not in key}  # fmt: skip
+    extra = ("thinker.audio_tower.conv.weight", "talker.model.norm.weight", "code2wav.x.weight")
+    save_file(state | {key: torch.ones(3) for key in extra}, tensors)
+    opened = Model(open_model(tmp_path))
+    assert opened.file.architecture == arch and opened.config.n_deepstack == 0
+    np.testing.assert_array_equal(folders.logits(tmp_path), want)

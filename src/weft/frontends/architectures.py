@@ -163,6 +163,10 @@ FILES = {
         "gpt-oss": "GptOssForCausalLM",
         "llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration",
     },
+    "minimax": {
+        "minimax-m3": "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration "
+        "MiniMaxM3VLForConditionalGeneration MiniMaxM3VLForCausalLM",
+    },
     "qwen": {
         "qwen": "",
         "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM "

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.steps import Step
     from weft.llm.config import (
+        BlockConfig,
         CompressionConfig,
         DiffusionConfig,
         DraftConfig,
@@ -83,15 +84,15 @@ if TYPE_CHECKING:
     from weft.llm.vision.tower import Tower
 
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
-           "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate", "Chosen", "Completion",
-           "CompressionConfig", "Context", "ControlVector", "ControlVectors", "Counters",
-           "DiffusionConfig", "DraftConfig", "DraftOptions", "FinishReason", "GenerateOptions",
-           "Hearing", "HyperConfig", "IndexerConfig", "KVCache", "LLMArguments", "Medium",
-           "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig", "Outputs",
-           "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
-           "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler",
-           "SamplingParams", "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower",
-           "Stats", "Step", "Stream",
+           "BlockConfig", "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate",
+           "Chosen", "Completion", "CompressionConfig", "Context", "ControlVector",
+           "ControlVectors", "Counters", "DiffusionConfig", "DraftConfig", "DraftOptions",
+           "FinishReason", "GenerateOptions", "Hearing", "HyperConfig", "IndexerConfig",
+           "KVCache", "LLMArguments", "Medium", "MemoryUse", "Message", "MlaConfig", "Model",
+           "ModelConfig", "MoeConfig", "Outputs", "Perplexity", "PlanArguments", "Pooling",
+           "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime", "RopeConfig",
+           "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet", "Senses",
+           "Sight", "SoundTower", "Stats", "Step", "Stream",
            "StreamDecoder", "Temperature", "TensorComparison", "TensorPair", "TextModel",
            "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage", "Vocab",
            "compare_layers", "token_logprobs"]  # fmt: skip
@@ -113,9 +114,9 @@ _HOMES = {
     "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
-        "CompressionConfig", "DiffusionConfig", "DraftConfig", "HyperConfig", "IndexerConfig",
-        "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig",
-        "RopeScaling", "Temperature",
+        "BlockConfig", "CompressionConfig", "DiffusionConfig", "DraftConfig", "HyperConfig",
+        "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
+        "RopeConfig", "RopeScaling", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

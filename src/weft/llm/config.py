@@ -210,6 +210,26 @@ class HyperConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockConfig:
+    """The choice of the blocks of positions that a token attends to (MiniMax-M3). The indexer has
+    as many heads as there are key heads, and its keys are cached behind the values."""
+
+    head_dim: int
+    top_k: int
+    """Number of blocks that are chosen."""
+    size: int
+    """Number of positions of a block."""
+    n_local: int
+    """Number of blocks, the last of them the token's own, that are chosen in any case."""
+    layers: tuple[bool, ...]
+    """For each layer, whether it chooses; the others see everything."""
+
+    def n_blocks(self, n_cells: int) -> int:
+        """The maximum number of blocks of a text in a cache of `n_cells`."""
+        return max(n_cells // self.size + 2, self.top_k)
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentConfig:
     """Layers with a state of fixed size for each sequence, instead of keys and values."""
 
@@ -355,6 +375,7 @@ class ModelConfig:
     output_groups: tuple[int, int] = (0, 0)
     """Groups of heads whose results are projected apart at first, and the width of each
     projection; 0: the output projection has one matrix."""
+    blocks: BlockConfig | None = None
     recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""
@@ -432,7 +453,7 @@ class ModelConfig:
     hidden_act: str = ""
     """The activation that the file names; empty: it names none."""
     fused_gate: bool = False
-    """True if `ffn_up`, or that of shared experts, has the gate in its first half."""
+    """True if `ffn_up`, or the same of shared experts, has the gate in its first half."""
     n_blocks: int = 0
     """Number of layers in the file. Layers behind `n_layer` draft tokens (multi-token prediction);
     the model is computed without them (see `models/next_layer.py`)."""

@@ -226,14 +226,14 @@ class Config(Mapping[str, Any]):
         return FormatError(f"{self.folder / 'config.json'}: {key!r} {what}")
 
     def _theta(self, rope: dict[str, Any]) -> Any:
-        """The base of rotary embeddings; where there is a base for each layer, it is that of layers
-        that see everything, and `rope` gets that of layers with a window."""
+        """The base of rotary embeddings. Where each layer has one, it is the base of those that see
+        everything, and `rope` gets the base of layers with a window."""
         theta, kinds = self.first(*_THETA), self.get("layer_types")
         if not isinstance(theta, list):
             return theta
         of_kind: dict[str, Any] = {}
         for kind, base in zip(kinds or ["full_attention"] * len(theta), theta, strict=False):
-            if of_kind.setdefault(kind, base) != base:
+            if of_kind.setdefault(str(kind), base) != base:
                 raise self.bad("rope_theta", "differs between layers of a kind")
         if "sliding_attention" in of_kind:
             rope["sliding_attention"] = {"rope_theta": of_kind["sliding_attention"]}

@@ -140,7 +140,7 @@ def plamo(c: Config) -> Vocabulary:
             pieces.append((token, float(score), CONTROL if special else kind))
         except (ValueError, TypeError, AttributeError) as error:
             raise FormatError(f"{c.folder / 'tokenizer.jsonl'}: not a token: {error}") from None
-    n = c.get("vocab_size") or len(pieces)
+    n = c.count("vocab_size")
     require_vocabulary(c, n, len(pieces))
     pieces += [(f"[PAD{i}]", -1000.0, UNUSED) for i in range(1, n - len(pieces) + 1)]
     ids = {token: i for i, (token, _, _) in reversed(list(enumerate(pieces)))}
@@ -150,9 +150,9 @@ def plamo(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.scores", np.array([score for _, score, _ in pieces], np.float32)
     yield "tokenizer.ggml.token_type", np.array([kind for _, _, kind in pieces], np.int32)
     settings = c.json("tokenizer_config.json")
-    for kind, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("sep", "seperator"),
+    for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("sep", "seperator"),
                       ("unk", "unknown")):  # fmt: skip
-        name = settings.get(f"{kind}_token")
+        name = settings.get(f"{role}_token")
         if name in ids:
             yield f"tokenizer.ggml.{key}_token_id", ids[name]
     yield "tokenizer.ggml.eot_token_id", 4

@@ -14,9 +14,12 @@ from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.rollback import BlockPlaces, Places
-from weft.llm.config import ModelConfig
+from weft.llm.config import BlockConfig, ModelConfig
 from weft.native import _native
 from weft.program import Program
+
+_FORCED = 1e30
+"""What is added to the scores of blocks that are chosen in any case."""
 
 
 class Inputs:
@@ -45,7 +48,7 @@ class Inputs:
                 )
         self.takes_one = (
             "tokens" in views and "types" not in views and cache.window is None and not cache.blocks
-            and "buckets" not in views and "states_in" not in views
+            and "buckets" not in views and "states_in" not in views and "places" not in views
             and len(self._writers) == len(self._masks)
         )  # fmt: skip
         """True if `write_one` can be used."""
@@ -118,6 +121,8 @@ class Inputs:
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
         if self._distances is not None:
             self._write_distances(ubatch, self._distances)
+        if "places" in views and self._config.blocks is not None:
+            self._write_places(ubatch, self._config.blocks)
         for name in self._sent:
             self._session.upload(name)
 
@@ -151,6 +156,30 @@ class Inputs:
             )
             other[:] = np.where(encoded, own, -np.inf)
             own[:, encoded] = -np.inf
+
+    def _write_places(self, ubatch: Ubatch, blocks: BlockConfig) -> None:
+        """Writes the cells of the positions of each token's text by blocks, and which blocks are
+        chosen in any case. Blocks are counted from the first that the text has."""
+        n, n_kv, cache = len(ubatch), self._cache.n_read, self._cache
+        n_blocks = blocks.n_blocks(cache.size)
+        places = self._views["places"][: n * n_blocks * blocks.size].reshape(n, -1)
+        forced = self._views["forced_blocks"][: n * n_blocks].reshape(n, -1)
+        places[:], forced[:] = n_kv, 0.0
+        for seq in np.unique(ubatch.first):
+            cells = np.flatnonzero(cache.members[seq, :n_kv])
+            held, rows = cache.pos[cells], np.flatnonzero(ubatch.first == seq)
+            first = held.min() // blocks.size * blocks.size
+            if held.max() - first >= n_blocks * blocks.size:
+                raise ContextError(
+                    f"sequence {seq} has positions {held.min()} to {held.max()}, which are further "
+                    f"apart than the {cache.size} cells of the context; give it positions in a row"
+                )
+            row = np.full(n_blocks * blocks.size, n_kv, np.int32)
+            row[held - first] = cells
+            places[rows] = row
+            last = (ubatch.positions[rows] - first) // blocks.size
+            for back in range(blocks.n_local):
+                forced[rows, np.maximum(last - back, 0)] = _FORCED
 
     def _write_positions(self, ubatch: Ubatch) -> None:
         n, view, planes = len(ubatch), self._views["positions"], ubatch.planes

@@ -49,7 +49,7 @@ _OTHERS = {
 
 _NOT_YET = (
     *("deepseek2-ocr", "dots3note", "glm5-next", "gptj", "graniteswitch", "hy_v4", "kimi-k3"),
-    *("minimax-m3", "qwen4exp"),
+    *("qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""
 

@@ -13,7 +13,7 @@ from weft.errors import FormatError
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache, rotated_block
-from weft.llm.config import IndexerConfig, ModelConfig, RopeConfig
+from weft.llm.config import ModelConfig, RopeConfig
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
@@ -198,8 +198,10 @@ def shift_keys(
     shifted = []
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
-        if c.indexer is not None and c.indexer.layers[il]:
-            shifted.append(_shift_indexer(c, c.indexer, w, cache, il, full_shift))
+        index = c.indexer or c.blocks
+        if index is not None and index.layers[il]:
+            halves = c.indexer.halves if c.indexer is not None else True
+            shifted.append(_shift_indexer(c, index.head_dim, halves, w, cache, il, full_shift))
         if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         shift = full_shift
@@ -233,13 +235,13 @@ def shift_keys(
 
 
 def _shift_indexer(
-    c: ModelConfig, indexer: IndexerConfig, w: Weights, cache: KVCache, il: int, shift: Tensor
+    c: ModelConfig, d: int, halves: bool, w: Weights, cache: KVCache, il: int, shift: Tensor
 ) -> Tensor:
     """Rotates the cached keys of the indexer of layer `il`, which are behind the values."""
-    v, r, d = cache.v[il], c.rope_of(il), indexer.head_dim
-    start = v.dtype.row_bytes(c.head_dim_v - d)
+    v, r = cache.v[il], c.rope_of(il)
+    start = v.dtype.row_bytes(c.n_embd_v(il) - d)
     keys = G.view_3d(v, d, 1, shift.ne[0], v.dtype.row_bytes(d), v.nb[1], start)
-    mode = G.RopeMode.NEOX if indexer.halves else G.RopeMode.NORMAL
+    mode = G.RopeMode.NEOX if halves else G.RopeMode.NORMAL
     factors = _freq_factors(w, r, cache)
     plain = v.dtype.name in ("f32", "f16") and not _block(cache, v, d, values=True)
     x = keys if plain else spread(cache, v, G.cast(keys, "f32"), d, values=True)

@@ -169,6 +169,8 @@ def configure_lightning(c: ModelConfig, keys: Keys) -> ModelConfig:
     usual = tuple((il + 1) % every != 0 for il in range(c.n_layer))
     layers = keys.flags("attention.recurrent_layers", c.n_layer) or usual
     d, n_head = c.head_dim_k, c.heads[0]
+    if set(c.heads) != {n_head} or not n_head:
+        raise keys.bad("attention.head_count", n_head, "the same for all layers, above 0")
     recurrent = RecurrentConfig(
         layers=layers, d_conv=1, n_channels=d * n_head, d_state=d, n_head=n_head, head_dim=d
     )

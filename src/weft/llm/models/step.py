@@ -142,6 +142,11 @@ class Step:
     inputs: dict[int, Tensor] = field(default_factory=dict)
     """The inputs of these layers, [n_embd, n_tokens] each."""
 
+    block_places: tuple[Tensor, Tensor] | None = None
+    """For models that choose blocks of positions: i32 [n_blocks * size, n_tokens], the cell of each
+    position of each block of the token's text, and n_kv where it has none; f32 [n_blocks,
+    n_tokens], what is added to the scores of blocks. None: all blocks are seen."""
+
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""
 

@@ -32,7 +32,8 @@ class PlamoModel:
         if not np.isfinite(vocab.scores).all():
             raise TokenizerError("tokenizer.ggml.scores has values that are not finite numbers")
         self.vocab = vocab
-        self._bytes = {vocab.piece(i)[0]: i for i in np.flatnonzero(vocab.types == TokenType.BYTE)}
+        ids: list[int] = np.flatnonzero(vocab.types == TokenType.BYTE).tolist()
+        self._bytes = {vocab.piece(i)[0]: i for i in ids}
         missing = [f"<0x{b:02X}>" for b in range(256) if b not in self._bytes]
         if missing:
             raise TokenizerError(f"the vocabulary has no token {missing[0]}; convert it again")
@@ -69,7 +70,7 @@ class PlamoModel:
                 ids.append(self._tokens[text[i : i + lengths[i]]][1])
                 i += lengths[i]
             else:
-                ids += [self._bytes[b] for b in text[i].encode()]
+                ids += [self._bytes[byte] for byte in text[i].encode()]
                 i += 1
         return ids
 

@@ -187,9 +187,9 @@ def _step_factors(c: Config) -> Named:
     """LLaMA 3's divisors, for the half of a head that rotates in layers that see everything."""
     n = c.head_dim // 2
     for name, values in llama3_factors(c, n):
-        ones = np.ones(n - values.size, np.float32)
-        whole = values.through(lambda x, ones=ones: np.concatenate([x, ones]), (n,))
-        yield name, whole
+        factors = np.ones(n, np.float32)
+        factors[: values.size] = values.load()
+        yield name, Values((n,), "f32", factors.copy)
 
 
 def _step_change(c: Config, name: str, values: Values) -> Named:
