@@ -114,6 +114,7 @@ class _Rows:
 
 def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[str, object]:
     packed = {values.kind for _, values in folder.tensors if values.packed is not None}
+    packed &= FILE_TYPES.keys()  # ids are not a type of weights
     if packed and kind in ("f32", "f16", "bf16"):
         kind = packed.pop()
     with understood(folder.path):
