@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from tests.llm.plain_llama import Array, angles, rms, rotate, softmax, swiglu
 from tests.llm.test_next_layer import tensors_of
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError, FormatError
+from weft.frontends.gguf import open_gguf
+from weft.frontends.hf.convert import convert_folder
 from weft.llm import LLM, Batch, Context, DraftOptions, Model
 from weft.llm.drafting.next_tokens import Blocks, EagleTokens, NextTokens
 from weft.llm.opening import DraftModels
@@ -257,3 +261,121 @@ def test_llm(folder: Path) -> None:
             texts.append(llm.generate("the abc", max_tokens=30, temperature=0, ignore_eos=True))
             assert "draft model" in llm.explain() or name is None
     assert texts[0] == texts[1] == texts[2]
+
+
+def save_folder(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Writes config.json and model.safetensors."""
+    kinds, at, header = {"float32": "F32", "int64": "I64", "bool": "BOOL"}, 0, {}
+    for name, x in tensors.items():
+        end = at + x.nbytes
+        header[name] = {"dtype": kinds[x.dtype.name], "shape": x.shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    data = b"".join(x.tobytes() for x in tensors.values())
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+LAYER = {
+    "attn_norm": "input_layernorm", "attn_norm_2": "hidden_norm", "attn_q": "self_attn.q_proj",
+    "ffn_norm": "post_attention_layernorm", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_up": "mlp.up_proj",
+    "ffn_gate": "mlp.gate_proj", "ffn_down": "mlp.down_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}  # fmt: skip
+SHAPE = {
+    "vocab_size": 274, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 1000.0,
+    "max_position_embeddings": 256, "hidden_act": "silu",
+}  # fmt: skip
+EAGLE_SHAPE = SHAPE | {"num_hidden_layers": 1}
+LAYERS = {"eagle_aux_hidden_state_layer_ids": [2, 3, 6]}
+
+
+def in_folder(name: str, arch: str, layer: str) -> str:
+    """The name that a folder has for a tensor of a file."""
+    if name.startswith("blk."):
+        _, il, stem, _ = name.split(".")
+        return f"{layer.format(il)}.{LAYER[stem]}.weight"
+    outer = {"output_norm": "norm", "output": "lm_head", "fc": "fc",
+             "enc.output_norm": "input_norm" if arch == "eagle3" else "hidden_norm"}  # fmt: skip
+    return f"{outer[name.removesuffix('.weight')]}.weight"
+
+
+@pytest.mark.parametrize(
+    ("arch", "layer", "config"),
+    [
+        ("eagle3", "midlayer", EAGLE_SHAPE | LAYERS | {
+            "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(OWN_IDS)}),
+        ("eagle3", "model.layers.{}", EAGLE_SHAPE | LAYERS | {
+            "architectures": ["LlamaForCausalLM"], "draft_vocab_size": len(OWN_IDS)}),
+        ("eagle3", "layers.{}", LAYERS | {
+            "architectures": ["Eagle3Speculator"], "draft_vocab_size": len(OWN_IDS),
+            "transformer_layer_config": EAGLE_SHAPE | {"model_type": "llama"}}),
+        ("dflash", "layers.{}", SHAPE | {
+            "architectures": ["DFlashDraftModel"], "num_hidden_layers": 2, "head_dim": 8,
+            "block_size": 6, "dflash_config": {"mask_token_id": 0, "target_layer_ids": [0, 2, 4]}}),
+    ],
+)  # fmt: skip
+def test_folders(folder: Path, tmp_path: Path, arch: str, layer: str, config: Any) -> None:
+    """A folder has the logits of the file, whose rows of queries and keys are in another order,
+    and so has the file that it is converted to."""
+    file, w = open_gguf(folder / f"{arch}.gguf"), tensors_of(folder / f"{arch}.gguf")
+    tensors: dict[str, np.ndarray] = {}
+    for name, x in w.items():
+        if arch == "eagle3" and name.endswith(("attn_q.weight", "attn_k.weight")):
+            x = x.reshape(-1, 2, 2, x.shape[1]).swapaxes(1, 2).reshape(x.shape)
+        tensors[in_folder(name, arch, layer)] = x.astype(np.float32)
+    if arch == "eagle3":
+        tensors["d2t"] = np.array(OWN_IDS) - np.arange(len(OWN_IDS))
+        tensors["t2d"] = np.isin(np.arange(274), OWN_IDS)
+    save_folder(tmp_path / "folder", config, tensors)
+    convert_folder(tmp_path / "folder", tmp_path / "made.gguf", "f32")
+    made = open_gguf(tmp_path / "made.gguf")
+    for name, info in file.tensors.items():
+        np.testing.assert_array_equal(info.data, made.tensors[name].data, err_msg=name)
+        assert info.dtype == made.tensors[name].dtype
+    target, rows = Model.open(folder / "target.gguf"), []
+    layers = (2, 3, 6) if arch == "eagle3" else (1, 3, 5)
+    states = read_by(folder, layers)
+    for path in (folder / f"{arch}.gguf", tmp_path / "folder", tmp_path / "made.gguf"):
+        model = Model.open(path).drafting_for(target)
+        assert model.config.drafts is not None and model.config.drafts.layers == layers
+        context = Context(model, 64, n_outputs=6, states=arch == "eagle3", **OPTIONS)
+        none = np.zeros(len(IDS), np.bool_)
+        context.decode(Batch(IDS, states=states, outputs=none))
+        if arch == "eagle3":
+            assert context.states is not None
+            rows.append(context.states.copy())
+        else:
+            rows.append(context.decode(Batch([265, 0, 0], outputs="all")))
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-5)
+    np.testing.assert_array_equal(rows[2], rows[0])
+    options = DraftOptions(ngram=False, model=tmp_path / "folder", p_min=0)
+    plain, _ = written(folder / "target.gguf", [request(PROMPTS[0], n=12)], None)
+    models = DraftModels(target, options)
+    drafts, text = with_drafts(models, folder / "target.gguf", [request(PROMPTS[0], n=12)], {})
+    assert text == plain and drafts.n_drafted
+
+
+def test_damaged_folders_and_files(folder: Path, tmp_path: Path) -> None:
+    config = EAGLE_SHAPE | {"architectures": ["LlamaForCausalLMEagle3"]}
+    with pytest.raises(FormatError, match="num_hidden_layers"):
+        save_folder(tmp_path, config | {"num_hidden_layers": 2}, {"x": np.zeros(1, np.float32)})
+        Model.open(tmp_path)
+    for changes, what in (
+        ({"target_layers": np.array([3, 3, 6], np.int32)}, "different layers"),
+        ({"target_layers": np.array([3, 6], np.int32)}, "three layers"),
+        ({"block_count": 2}, "block_count is 2; it must be 1"),
+    ):
+        with pytest.raises(FormatError, match=what):
+            Model.open(drafter_of(tmp_path, "eagle3", changes))
+    for changes, what in (
+        ({"block_size": 1 << 20}, "block_size .* 2..256"),
+        ({"selector_rank": 4}, "DFlash 2 are not read yet"),
+        ({"attention.sliding_window": 4}, "at least 6"),
+    ):
+        with pytest.raises(FormatError, match=what):
+            Model.open(drafter_of(tmp_path, "dflash", changes))

@@ -115,7 +115,8 @@ def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
             f"{folder}: several tensors have the place of {twice[0]} in a model of the "
             f"architecture {family.arch}; leaving one out would give wrong results"
         )
-    tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
+    # blocks go first, as converters write them
+    tensors.sort(key=lambda t: t[1].packed is None or t[1].kind not in FILE_TYPES)
     return Folder(folder, family, c, stored, tensors, keys)
 
 
