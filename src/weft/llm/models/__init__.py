@@ -45,6 +45,7 @@ _OTHERS = {
     **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), "writes in any order (diffusion)"),
     **dict.fromkeys(("dflash", "eagle3", "gemma4-assistant"), "drafts tokens for another model"),
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
+    "whisper": "writes down what is said in a sound (give it to weft transcribe)",
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }
 """Architectures that are not models of text by themselves, and what they do."""
