@@ -53,6 +53,9 @@ DECODINGS_WAITING = 8
 DECODING_SECONDS = 10.0
 """Seconds that they wait."""
 
+TRANSCRIPT_PROMPT = 8192
+"""Maximum number of characters of the text in front of a transcript."""
+
 TEMPLATE_UNITS = 1 << 26
 """Units of work that a chat template may take for any conversation: characters, and 16 a step."""
 TEMPLATE_UNITS_OF_INPUT = 64

@@ -63,6 +63,10 @@ class OthersFlags(Group):
         None, "Most lines of batches under way; default: half of --parallel.", panel=OTHERS,
         metavar="N",
     )  # fmt: skip
+    transcriber: Path | None = option(
+        None, "A model of Whisper for /v1/audio/transcriptions, with times.", panel=OTHERS,
+        metavar="MODEL",
+    )  # fmt: skip
     cache_events: int | None = option(
         None, "Note what happens to the cache, and show the last N updates on /plan.", panel=OTHERS,
         metavar="N",

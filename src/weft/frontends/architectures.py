@@ -212,6 +212,9 @@ FILES = {
 """For each file its kinds of models, which are architectures or names of `RELATED`, and the classes
 of transformers whose folders are of a kind. A kind without classes has GGUF files only."""
 
+APART = {"whisper": {"whisper": "WhisperForConditionalGeneration"}}
+"""The same for models that are not models of text; `llm/models/` has no file of them."""
+
 RELATED = ("distilbert", "roberta", "xlm-roberta", "glm4_moe_lite", "bamba", "internlm3", "mistral",
            "mixtral", "olmo3", "glm4v", "sarvam", "internvl", "qwen2audio", "qwen3 heard",
            "qwen3moe heard", "solar_open", "mt5")  # fmt: skip

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
     from weft.llm.async_llm import AsyncLLM, AsyncText
+    from weft.llm.audio.transcriber import Limits, Segment, Task, Transcriber
     from weft.llm.audio.whisper import SoundTower
     from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
     from weft.llm.cache.kv_cache import KVCache
@@ -88,19 +89,20 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "Chosen", "Completion", "CompressionConfig", "Context", "ControlVector",
            "ControlVectors", "Counters", "DiffusionConfig", "DraftConfig", "DraftOptions",
            "FinishReason", "GenerateOptions", "Hearing", "HyperConfig", "IndexerConfig",
-           "KVCache", "LLMArguments", "Medium", "MemoryUse", "Message", "MlaConfig", "Model",
-           "ModelConfig", "MoeConfig", "Outputs", "Perplexity", "PlanArguments", "Pooling",
-           "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime", "RopeConfig",
-           "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet", "Senses",
-           "Sight", "SoundTower", "Stats", "Step", "Stream",
-           "StreamDecoder", "Temperature", "TensorComparison", "TensorPair", "TextModel",
-           "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage", "Vocab",
-           "compare_layers", "token_logprobs"]  # fmt: skip
+           "KVCache", "LLMArguments", "Limits", "Medium", "MemoryUse", "Message", "MlaConfig",
+           "Model", "ModelConfig", "MoeConfig", "Outputs", "Perplexity", "PlanArguments",
+           "Pooling", "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime",
+           "RopeConfig", "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet",
+           "Segment", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
+           "StreamDecoder", "Task", "Temperature", "TensorComparison", "TensorPair",
+           "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers",
+           "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs",
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
+    "weft.llm.audio.transcriber": ("Limits", "Segment", "Task", "Transcriber"),
     "weft.llm.audio.whisper": ("SoundTower",),
     "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),
     "weft.llm.cache.kv_cache": ("KVCache",),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import CONSTRAINTS_AT_ONCE
 from weft.errors import ContextError
-from weft.llm import Context
+from weft.llm import Context, Transcriber
 from weft.llm.audio.whisper import SoundTower
 from weft.llm.config import Pooling
 from weft.llm.engine import Engine
@@ -76,6 +76,11 @@ class Service:
         self._loaded: Loaded | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
+        given = options.transcriber
+        self.transcriber = None if given is None else Transcriber(given)
+        """A model of Whisper that writes transcripts; None: the model itself does, if it hears."""
+        self.transcribing = asyncio.Lock()
+        """Who holds it uses the transcriber."""
         self.compiling = asyncio.Semaphore(2 * CONSTRAINTS_AT_ONCE)
         """Who holds it compiles constraints in a thread: half of them wait for a process that tries
         a constraint, and half compile what was tried."""

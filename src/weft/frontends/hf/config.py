@@ -17,7 +17,7 @@ MOST_WIDTH = 1 << 16
 _TEXT = ("text_config", "llm_config", "lm_config", "language_config")
 _WIDTH = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
-_LAYERS = ("n_layers", "num_hidden_layers", "n_layer", "num_layers")
+_LAYERS = ("n_layers", "num_hidden_layers", "n_layer", "num_layers", "decoder_layers")
 _THETA = ("global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta",
           "rotary_emb_base")  # fmt: skip
 _LOCAL_THETA = ("local_rope_theta", "rope_local_theta", "rope_theta_local", "swa_rope_theta",

@@ -43,7 +43,7 @@ def from_end_to_end(n: int, side: int) -> Taps:
 
 
 def by_centres(n: int, side: int) -> Taps:
-    """The centres of n places are spread over those of `side` learned positions; what would lie
+    """The centres of n places are spread over the centres of `side` learned ones; what would lie
     beyond the first or the last is that one."""
     at = (np.arange(n, dtype=np.float32) + np.float32(0.5)) * np.float32(side / n)
     return _taps(np.maximum(at - np.float32(0.5), np.float32(0)), side)

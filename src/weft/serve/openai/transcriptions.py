@@ -1,7 +1,8 @@
 """The endpoints `/v1/audio/transcriptions` and `/v1/audio/translations`, with a model that hears.
 
 A model with a token for it (Voxtral's [TRANSCRIBE]) is asked as it was trained; others are asked in
-words. No model here says when a word was spoken, so there are no subtitles.
+words. Such a model does not say when a word was spoken, so there are no subtitles; with
+`--transcriber`, Whisper does (`whisper.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from weft.llm.answers import Content
 from weft.llm.audio.sounds import open_sound
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, Json
+from weft.serve.openai import whisper
 from weft.serve.prompts import Asked
 from weft.serve.request_body import read_form
 from weft.serve.respond import note, respond, sse, sse_error, start
@@ -126,11 +128,14 @@ def add_transcriptions(app: FastAPI, service: Service) -> None:
 async def _answer(service: Service, http: Request, task: Task) -> Response:
     form = await read_form(http)
     try:
-        body = _body(form)
+        body = _body(form, times=service.transcriber is not None)
         note(http, body, service)
         sound = await _sound(form)
     finally:
         await form.close()
+    if service.transcriber is not None:
+        turn = service.transcribing
+        return await whisper.answer(service.transcriber, turn, http, sound, task, body)
     more: dict[str, Any] = {}
     if body.response_format == "verbose_json":
         samples = await run_in_threadpool(open_sound, sound, _RATE, files=False)
@@ -142,18 +147,22 @@ async def _answer(service: Service, http: Request, task: Task) -> Response:
     return await respond(writer, http, stream=body.stream, form=made)
 
 
-def _body(form: FormData) -> TranscriptionBody:
-    """The checked fields of a form."""
+def _body(form: FormData, *, times: bool) -> TranscriptionBody:
+    """The checked fields of a form; `times` is true if the model says when something was said."""
     fields = {
         name.removesuffix("[]"): value for name, value in form.items() if isinstance(value, str)
     }
+    grains = form.getlist("timestamp_granularities[]") or form.getlist("timestamp_granularities")
+    if times and set(grains) <= {"segment"}:
+        fields.pop("timestamp_granularities", None)
     body = TranscriptionBody.model_validate(fields)
     form_ = body.response_format
-    if form_ in ("srt", "vtt") or body.timestamp_granularities:
+    if (form_ in ("srt", "vtt") and not times) or body.timestamp_granularities:
         name = "timestamp_granularities" if form_ not in ("srt", "vtt") else "response_format"
         raise ApiError(
             400, f"{name} asks for the times of words, which no model here says; leave it out, or "
-            "ask for json, text or verbose_json", name, "unsupported",
+            "ask for json, text or verbose_json; weft serve --transcriber gives times of segments",
+            name, "unsupported",
         )  # fmt: skip
     if body.language and not re.fullmatch(r"[A-Za-z]{2,20}(-[A-Za-z]{2,8})?", body.language):
         raise ApiError(

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from weft.errors import FormatError
-from weft.frontends.architectures import FILES
+from weft.frontends.architectures import APART, FILES
 from weft.frontends.hf.config import class_of
 from weft.frontends.hf.family import Family
 
@@ -20,7 +20,7 @@ __all__ = ["CLASSES", "families_of", "find_family"]
 
 CLASSES = {
     name: (file, family)
-    for file, families in FILES.items()
+    for file, families in (FILES | APART).items()
     for family, names in families.items()
     for name in names.split()
 }

@@ -127,7 +127,7 @@ def vision_keys(
 ) -> Pairs:
     """The keys of all towers for images; `defaults` are of vision_config. Without `mean` and `std`
     they come from preprocessor_config.json; without `image_size` it comes from config.json. `alone`
-    is for a kind whose files name the projector as that of the only tower."""
+    is for a kind whose files name the projector without the sense."""
     part = "vision_config"
 
     def count(key: str) -> int:
