@@ -141,7 +141,7 @@ def test_an_end_token_spares_the_blocks_behind_it(
 
 
 def test_several_requests_take_turns(engine: Engine) -> None:
-    """Two long texts fill a step; a short one among them does not wait for their ends."""
+    """Two long texts fill a step each; a short one does not wait for the end of either."""
     order: list[int] = []
     left = threading.Semaphore(0)
 
@@ -151,7 +151,7 @@ def test_several_requests_take_turns(engine: Engine) -> None:
             left.release()
 
     sampling = SamplingParams(**GREEDY)
-    for i, n in enumerate((30, 30, 2)):
+    for i, n in enumerate((30, 30, 8)):
         one = Request((1, 260, 261), max_tokens=n, sampling=sampling, ignore_eos=True)
         engine.submit(one, lambda event, i=i: note(i, event))  # type: ignore[misc]
     for _ in range(3):

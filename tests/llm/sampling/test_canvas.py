@@ -122,7 +122,7 @@ def slowly(length: int, p: SamplingParams, usual: DiffusionConfig) -> list[list[
 
 def quickly(length: int, p: SamplingParams, usual: DiffusionConfig) -> list[list[int]]:
     canvas, states = Canvas(PROMPT, length, p, mask=MASK, usual=usual), []
-    while len(canvas.wanted):
+    while len(canvas.wanted) and len(states) < 50:
         rows = logits(canvas.ids)
         if p.diffusion_cfg_scale:
             without = canvas.ids.copy()
