@@ -96,7 +96,7 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "Segment", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
            "StreamDecoder", "Task", "Temperature", "TensorComparison", "TensorPair",
            "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers",
-           "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs",
+           "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
