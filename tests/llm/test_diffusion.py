@@ -186,6 +186,26 @@ def test_a_text_is_cancelled_between_steps(engine: Engine) -> None:
     assert isinstance(done, Done) and done.reason == "cancelled" and done.n_generated < 36
 
 
+def test_a_text_that_fails_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = engine.context.decode
+
+    def broken(batch: Any) -> Any:
+        if 265 in batch.tokens:
+            raise RuntimeError("broken")
+        return decode(batch)
+
+    sampling = SamplingParams(**GREEDY)
+    requests = [
+        Request((1, 260, id_), max_tokens=4, sampling=sampling, ignore_eos=True)
+        for id_ in (261, 265, 262)
+    ]
+    want = [finish(engine.generate(one))[0] for one in requests]
+    monkeypatch.setattr(engine.context, "decode", broken)
+    ends = side_by_side(engine, requests)
+    assert [end.reason for _, end in ends] == ["length", "error", "length"]
+    assert [text for text, _ in ends][::2] == want[::2] and "broken" in str(ends[1][1].error)
+
+
 def test_lengths(engine: Engine) -> None:
     def end(n: int | None, n_prompt: int = 2) -> Done:
         one = Request((1, *[260] * n_prompt), max_tokens=n, sampling=SamplingParams(**GREEDY),
