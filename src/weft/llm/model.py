@@ -311,10 +311,10 @@ class Model:
         if drafts is not None and (width := drafts.n_in(fused=fused)):
             states_in = G.input("states_in", (n_tokens, width), "f32")
             step = replace(step, states_in=states_in, fused=fused)
-        blocks = self.config.blocks
-        if blocks is not None and cache.size > blocks.top_k * blocks.size:
-            n_blocks = blocks.n_blocks(cache.size)
-            places = G.input("places", (n_tokens, n_blocks * blocks.size), "i32")
+        chosen = self.config.blocks
+        if chosen is not None and cache.size > chosen.top_k * chosen.size:
+            n_blocks = chosen.n_blocks(cache.size)
+            places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")
             forced = G.input("forced_blocks", (n_tokens, n_blocks), "f32")
             step = replace(step, block_places=(places, forced))
         if self.config.recurrent is not None:
