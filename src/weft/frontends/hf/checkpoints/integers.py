@@ -143,8 +143,15 @@ def _awq_matrix(
 
 def _in_order(t: Stored, n_out: int) -> NDArray[np.uint8]:
     """The codes of GEMM's words, rows of the matrix first."""
-    each = fields(words_of(t), 4, n_out).reshape(t.shape[0], -1, 8)[..., _AWQ_ORDER]
-    return np.ascontiguousarray(each.reshape(t.shape[0], n_out).T)
+    turned = np.ascontiguousarray(words_of(t).T)
+    if 8 * len(turned) != n_out:
+        raise FormatError(
+            f"{t.name} has {8 * len(turned)} columns instead of {n_out}; download the model again"
+        )
+    out = np.empty((len(turned), 8, t.shape[0]), np.uint8)
+    for i, place in enumerate(_AWQ_ORDER):
+        out[:, i] = turned >> np.uint32(4 * place) & np.uint32(15)
+    return out.reshape(n_out, t.shape[0])
 
 
 def words_matrix(
