@@ -452,6 +452,14 @@ def test_parts_that_do_not_fit(tmp_path: Path) -> None:
         (good | {"a.scales": torch.ones(3, 5)}, {"quant_method": "gptq"}),
         (good | {"a.g_idx": torch.full((N_IN,), 9, dtype=torch.int32)}, {"quant_method": "gptq"}),
         (good | {"a.qzeros": torch.zeros(1, 1, dtype=torch.int32)}, {"quant_method": "gptq"}),
+        (
+            {
+                "a.qweight": torch.zeros(N_IN, 3, dtype=torch.int32),
+                "a.scales": torch.ones(2, N_OUT),
+                "a.qzeros": torch.zeros(2, 2, dtype=torch.int32),
+            },
+            {"quant_method": "awq"},
+        ),
         (packs | {"a.weight_shape": torch.tensor([N_OUT, 4 * N_IN])}, pack),
         (packs | {"a.weight_scale": torch.ones(N_OUT, 5)}, pack),
         (packs | {"a.weight_packed": torch.ones(2, dtype=torch.int32)}, pack),

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.adapter_files import adapter_of, write_adapter
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
+from weft.llm import Context, Model
+from weft.llm.merge import merge_adapters
 
 folders = pytest.importorskip("tests.llm.hf_folders")
 torch = pytest.importorskip("torch")
@@ -126,3 +129,32 @@ def test_other_types_are_floats(made: tuple[Path, dict[str, Any]], tmp_path: Pat
     name = "blk.0.attn_q.weight"
     assert open_model(tmp_path / "m.gguf").tensors[name].dtype.name == "f16"
     assert open_model(tmp_path, "q8_0").tensors[name].dtype.name == "q8_0"
+
+
+def test_adapters_in_the_weights(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """The second scale of NVFP4 stays in a tensor of its own."""
+    source, tensors = made
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    quantized = dict(tensors)
+    for name in [n for n in tensors if "proj.weight" in n]:
+        parts = nvfp4(tensors[name].float())[0]
+        quantized |= {f"{name}{end}": part.clone() for end, part in parts.items()}
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = CASES["nvfp4"][1]
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({n: t.contiguous() for n, t in quantized.items()}, folder / "model.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((source / name).read_bytes())
+    shapes = {f"blk.1.{n}.weight": (64, 64) for n in ("attn_q", "attn_output")}
+    shapes["blk.0.ffn_down_exps.weight"] = (4, 64, 64)
+    adapter = adapter_of(1, 2, shapes)
+    given = write_adapter(tmp_path / "a.gguf", adapter, alpha=2.0, **{
+        "general.architecture": "qwen3moe"})  # fmt: skip
+    merge_adapters(folder, tmp_path / "m.gguf", [(given, 0.5)], "auto")
+    found = open_model(tmp_path / "m.gguf").tensors
+    assert found["blk.1.attn_q.weight"].dtype.name == "f16" and "blk.1.attn_q.scale" in found
+    model = Model.open(folder, adapters=[(given, 0.5)])
+    want = Context(model, 64, devices=["cpu"], n_threads=1).decode(folders.IDS, outputs="all")
+    got, without = folders.logits(tmp_path / "m.gguf"), folders.logits(folder)
+    assert np.median(np.abs(got - want)) < 0.2 * np.median(np.abs(without - want))

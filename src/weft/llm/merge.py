@@ -131,7 +131,7 @@ class _Sums:
         for name, values in tensors:
             added = values
             if name in self.pairs:
-                added = values.through(self._adding(name))
+                added = values.bare().through(self._adding(name))
             made.append((name, added))
             if name == EMBEDDINGS and self._splits:
                 made.append((OUTPUT, values))

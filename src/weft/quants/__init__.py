@@ -37,7 +37,7 @@ from weft.quants._blocks import (
 )
 from weft.quants._iq4 import LEVELS as IQ4_LEVELS
 from weft.quants._iq_tables import grid
-from weft.quants._legacy import with_codes
+from weft.quants._legacy import with_codes, with_nibbles
 from weft.quants._ternary import decode_i2_s, encode_i2_s, i2_s_bytes
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "i2_s_bytes",
     "to_storage",
     "with_codes",
+    "with_nibbles",
 ]
 
 Decoder = Callable[[U8], F32]

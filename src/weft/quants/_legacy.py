@@ -184,3 +184,17 @@ def with_codes(codes: NDArray[np.int8], scales: F32, minima: F32 | None, bits: i
     else:
         _pack_four_bits(blocks, head, raised)
     return blocks
+
+
+def with_nibbles(nibbles: U8, scales: F32, minima: F32 | None) -> U8:
+    """Blocks of q4_0, or of q4_1 with `minima`, from their codes two to a byte [n_blocks, 16],
+    neighbours in one byte, the first in the low bits. Codes of q4_0 are raised by 8."""
+    head = 2 if minima is None else 4
+    blocks = np.empty((len(nibbles), head + 16), np.uint8)
+    put_f16(blocks, 0, scales)
+    if minima is not None:
+        put_f16(blocks, 2, minima)
+    first, second = nibbles[:, :8], nibbles[:, 8:]
+    blocks[:, head::2] = first & 15 | second << 4
+    blocks[:, head + 1 :: 2] = first >> 4 | second & 0xF0
+    return blocks

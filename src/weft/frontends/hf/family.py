@@ -340,10 +340,10 @@ def family_tensors(
 def _with_factor(name: str, values: Values) -> Iterator[tuple[str, Values]]:
     """A tensor, and the tensor with the number that the values of its blocks are multiplied by."""
     stem = name.removesuffix(".weight")
-    factor = values.factor
+    factor, parts = values.factor, stem.split(".")
     if factor is None:
         yield name, values
-    elif name == stem or stem.rpartition(".")[2] not in _SCALED:
+    elif name == stem or len(parts) not in (1, 3) or parts[-1] not in _SCALED:
         yield name, values.unpacked()
     else:
         yield name, values

@@ -52,6 +52,14 @@ class Values:
         """The same values without blocks."""
         return Values(self.shape, self.loose or self.kind, self.load, self.stored)
 
+    def bare(self) -> Values:
+        """The values without blocks and without their factor, which has a tensor of its own."""
+        if self.factor is None:
+            return self
+        load, factor = self.load, self.factor
+        by = factor.reshape(-1, *(1,) * (len(self.shape) - 1)) if factor.size > 1 else factor[0]
+        return Values(self.shape, self.loose, lambda: load() / by)
+
     def through(
         self, change: Callable[[Floats], Floats], shape: Sequence[int] | None = None
     ) -> Values:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.values import Floats, Values
-from weft.quants import with_codes
+from weft.quants import with_codes, with_nibbles
 from weft.records import dataclass
 
 Codes = NDArray[np.int8 | np.int16 | np.uint8]
@@ -46,6 +46,9 @@ class Grid:
     """What is added to the values of each group, in sizes as of `scales`."""
     groups: NDArray[np.int32] | None = None
     """The group of each column; None: groups are neighbours, in order."""
+    nibbles: Callable[[], NDArray[np.uint8]] | None = None
+    """Codes of 4 bits two to a byte, the first in the low bits, `[*shape[:-1], n / 2]`, raised by 8
+    where there are no minima; None: they are not stored so."""
 
     def values(self) -> Values:
         """The values, with blocks if these hold them exactly."""
@@ -99,9 +102,13 @@ class Grid:
         def each_block(of_groups: Values) -> Floats:
             return np.repeat(of_groups.load(), self._each // _BLOCK, -1).reshape(-1)
 
+        minima = None if self.minima is None else each_block(self.minima)
+        if self.nibbles is not None and bits == 4:
+            nibbles = self.nibbles().reshape(-1, _BLOCK // 2)
+            blocks = with_nibbles(nibbles, each_block(self.scales), minima)
+            return blocks.reshape(*self.shape[:-1], -1)
         codes = self.codes()
         whole = codes.view(np.int8) if codes.dtype == np.uint8 else codes.astype(np.int8)
-        minima = None if self.minima is None else each_block(self.minima)
         blocks = with_codes(whole.reshape(-1, _BLOCK), each_block(self.scales), minima, bits)
         return blocks.reshape(*self.shape[:-1], -1)
 
@@ -122,7 +129,7 @@ def fits_f16(values: Values) -> bool:
 def fields(words: NDArray[Any], bits: int, n: int) -> NDArray[np.uint8]:
     """The first `n` codes of `bits` bits in rows of 32-bit words `[..., n_words]`, which follow one
     another without gaps, lowest bits first."""
-    data = np.ascontiguousarray(words).view(np.uint8)
+    data = bytes_of(words)
     if 32 * words.shape[-1] < bits * n:
         raise FormatError(
             f"rows of {words.shape[-1]} words hold no {n} codes of {bits} bits; download the "
@@ -147,6 +154,11 @@ def fields_of_words(words: NDArray[Any], bits: int, n: int) -> NDArray[np.uint8]
     shifts = np.arange(0, 32 - bits + 1, bits, dtype=np.uint32)
     each = (np.asarray(words, np.uint32)[..., None] >> shifts) & np.uint32((1 << bits) - 1)
     return each.reshape(*words.shape[:-1], -1)[..., :n].astype(np.uint8)
+
+
+def bytes_of(words: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of rows of 32-bit words `[..., n_words]`."""
+    return np.ascontiguousarray(words).view(np.uint8)
 
 
 def less_zeros(codes: NDArray[np.uint8], zeros: NDArray[Any]) -> Codes:

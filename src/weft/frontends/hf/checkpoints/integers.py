@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
-from weft.frontends.hf.checkpoints.grids import Grid, fields, fields_of_words, less_zeros
+from weft.frontends.hf.checkpoints.grids import (
+    Grid,
+    bytes_of,
+    fields,
+    fields_of_words,
+    less_zeros,
+)
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.safetensors import Stored
 from weft.frontends.hf.values import Floats, Values
@@ -17,6 +23,7 @@ from weft.frontends.hf.values import Floats, Values
 Tensors = dict[str, Values]
 How = Mapping[str, Any]
 
+_MIDDLE = -8, 7  # the reach of codes of 4 bits whose zero points are all in the middle
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the codes of eight neighbours are in a word
 
 
@@ -73,8 +80,11 @@ def gptq(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> T
             return each.astype(np.int16) - zeros[:, groups]
 
         turned = scales.through(np.transpose, (n_out, n_group))
-        shape = n_out, n_in
-        return Grid(shape, codes, _reach(bits, zeros), turned, "f16", groups=groups).values()
+        reach = _reach(bits, zeros)
+        nibbles = (lambda: bytes_of(words_of(q).T)) if bits == 4 and reach == _MIDDLE else None
+        return Grid(
+            (n_out, n_in), codes, reach, turned, "f16", groups=groups, nibbles=nibbles
+        ).values()
 
     return rebuilt(c, plain, (".qweight", ".scales", ".qzeros", ".g_idx"), make)
 
@@ -133,8 +143,15 @@ def _awq_matrix(
 
 def _in_order(t: Stored, n_out: int) -> NDArray[np.uint8]:
     """The codes of GEMM's words, rows of the matrix first."""
-    each = fields(words_of(t), 4, n_out).reshape(t.shape[0], -1, 8)[..., _AWQ_ORDER]
-    return np.ascontiguousarray(each.reshape(t.shape[0], n_out).T)
+    turned = np.ascontiguousarray(words_of(t).T)
+    if 8 * len(turned) != n_out:
+        raise FormatError(
+            f"{t.name} has {8 * len(turned)} columns instead of {n_out}; download the model again"
+        )
+    out = np.empty((len(turned), 8, t.shape[0]), np.uint8)
+    for i, place in enumerate(_AWQ_ORDER):
+        out[:, i] = turned >> np.uint32(4 * place) & np.uint32(15)
+    return out.reshape(n_out, t.shape[0])
 
 
 def words_matrix(
@@ -178,7 +195,10 @@ def words_matrix(
         return each.astype(np.int16) - (zeros[..., groups] if zeros is not half else half)
 
     kind = scales.kind if scales.kind in ("f16", "bf16") else "bf16"
-    return Grid(shape, codes, _reach(bits, zeros), scales, kind, groups=groups).values()
+    reach = _reach(bits, zeros)
+    straight = bits == 4 and reach == _MIDDLE and n_in % 8 == 0
+    nibbles = (lambda: bytes_of(words_of(q))) if straight else None
+    return Grid(shape, codes, reach, scales, kind, groups=groups, nibbles=nibbles).values()
 
 
 def _each_row(scales: Values, shape: tuple[int, ...]) -> Values:
@@ -241,7 +261,7 @@ def _mlx_matrix(q: Stored, scales: Values, minima: Values, n_in: int, bits: int)
     kind = scales.kind if scales.kind in ("f16", "bf16") else "bf16"
     return Grid(
         (*q.shape[:-1], n_in), lambda: fields(words_of(q), bits, n_in), (0, (1 << bits) - 1),
-        scales, kind, minima,
+        scales, kind, minima, nibbles=(lambda: bytes_of(words_of(q))) if bits == 4 else None,
     ).values()  # fmt: skip
 
 

@@ -59,7 +59,8 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
     with understood(folder):
         c = Config(folder, config, text.defaults)
         stored = open_shards(folder)
-        tensors = list(tower.tensors(c, readable(c, stored)))
+        values = {name: v.unpacked() for name, v in readable(c, stored).items()}
+        tensors = list(tower.tensors(c, values))
         keys = dict(tower.keys(c))
     return Folder(folder, as_file(tower), c, stored, tensors, keys)
 
