@@ -140,7 +140,8 @@ FILES = {
         "qwen2moe": "Qwen2MoeForCausalLM",
         "mellum": "MellumForCausalLM",
         "openelm": "",
-        "qwen3": "Qwen3ForCausalLM Qwen3Model",
+        "qwen3": "Qwen3ForCausalLM Qwen3Model LightOnOcrForConditionalGeneration "
+        "LightOnOCRForConditionalGeneration",
         "qwen3moe": "Qwen3MoeForCausalLM",
         "qwen3vl": "Qwen3VLForConditionalGeneration",
         "qwen3vlmoe": "Qwen3VLMoeForConditionalGeneration",
