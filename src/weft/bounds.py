@@ -44,6 +44,10 @@ IMAGE_PARTS = 1 << 16
 SAMPLES = 1 << 26
 """Maximum number of samples of a channel of a sound, at its own rate and at the encoder's: 23
 minutes at 48 kHz, 69 at 16 kHz."""
+RECORDING_BYTES = 1 << 32
+"""Maximum number of bytes of a file on this machine that its own user has written down."""
+RECORDING_SAMPLES = 1 << 29
+"""Maximum number of samples of a channel of such a file: 3 hours at 48 kHz, 9 at 16 kHz."""
 DECODED_AT_ONCE = 1 << 26
 """Maximum number of pixels and samples that are decoded at a time; further media wait."""
 DECODED_OF_REQUEST = 1 << 27

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from tests.cli.in_process import weft
 from weft.errors import ArgumentError, ContextError, FormatError
 from weft.frontends.hf.convert import convert_folder
-from weft.llm.audio import subtitles
+from weft.llm.audio import sounds, subtitles
 from weft.llm.audio.languages import code_of
 from weft.llm.audio.transcriber import Limits, Segment, Transcriber
+from weft.llm.senses import media
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -231,6 +232,24 @@ def test_subtitles() -> None:
     ]  # fmt: skip
     assert list(subtitles.lines(made, "tsv"))[2] == "3661000\t3662250\td e"
     assert subtitles.as_data(made, "de")["text"] == "a --> b\n\nc d\te"
+
+
+def test_a_recording_is_longer_than_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the user may be larger than what a server takes."""
+    (tmp_path / "a.wav").write_bytes(data := wav((noise(2.2) * 32768).astype("<i2")))
+    want = sounds.open_sound(data, 16000)
+    for module, name in ((sounds, "MOST_SAMPLES"), (sounds, "MEDIA_BYTES"), (media, "MOST_BYTES")):
+        monkeypatch.setattr(module, name, 100)
+    got = sounds.open_sound(tmp_path / "a.wav", 16000, long=True)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(sounds.open_sound(want, 16000, long=True), want)
+    for given in (str(tmp_path / "a.wav"), want):
+        with pytest.raises(ContextError, match="more than 100"):
+            sounds.open_sound(given, 16000)
+    with pytest.raises(ContextError, match="more than 100"):
+        sounds.open_sound(want, 16000, long=True, files=False)
 
 
 def test_what_is_refused(small: tuple[Path, Path], tmp_path: Path) -> None:

@@ -198,3 +198,37 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Tower(tmp_path)
     with pytest.raises(FormatError, match=r"has the sections \[2, 2\]; weft computes four"):
         LLM(tmp_path)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lightonocr(tmp_path: Path, size: str) -> None:
+    """Pixtral's tower with another projector, before Qwen3: rows, logits and the file."""
+    p = int(SIZES[size]["patch_size"])
+    text = hf_folders.SHAPE | {"head_dim": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 256}
+    config = transformers.LightOnOcrConfig(
+        text_config=text | {"model_type": "qwen3"}, image_token_id=IMAGE,
+        vision_config=SIZES[size] | {
+            "model_type": "pixtral", "image_size": 12 * p, "hidden_act": "silu", "head_dim":
+            SIZES[size]["hidden_size"] // SIZES[size]["num_attention_heads"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+        attn_implementation="eager", tie_word_embeddings=False,
+    )  # fmt: skip
+    model = vision_models.randomised(transformers.LightOnOcrForConditionalGeneration(config))
+    model.save_pretrained(tmp_path)
+    hf_folders.save_tokenizer("qwen2", tmp_path)
+    seen = {"image_mean": MEAN, "image_std": STD}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(seen))
+    pixels = picture(0, 4 * p, 10 * p)
+    given = {"pixel_values": vision_models.pixel_values(pixels),
+             "image_sizes": torch.tensor([[4 * p, 10 * p]])}  # fmt: skip
+    with LLM(tmp_path, mmproj=tmp_path, **F32 | {"n_ctx": 128, "n_outputs": 128}) as llm:
+        ids = llm.sight.ids(pixels)
+        prompt = torch.tensor([[*BEFORE, *[IMAGE] * len(ids), *BEHIND]])
+        with torch.no_grad():
+            features = model.get_image_features(**given).pooler_output
+            want = model(input_ids=prompt, **given).logits[0]
+        close(llm.sight.rows(pixels), torch.cat(list(features)))
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want)
+    convert_folder(tmp_path, tmp_path / "f32.gguf", "f32", mmproj=True)
+    made = Tower(tmp_path / "f32.gguf")
+    assert made.config == Tower(tmp_path).config and made.config.projector == "lightonocr"

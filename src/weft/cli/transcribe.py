@@ -20,7 +20,9 @@ from weft.errors import ContextError
 from weft.files import write_text
 from weft.llm.audio import subtitles
 from weft.llm.audio.languages import NAMES
+from weft.llm.audio.sounds import open_sound
 from weft.llm.audio.transcriber import TEMPERATURES, Limits, Segment, Transcriber
+from weft.llm.audio.whisper import RATE
 from weft.options import ADVANCED, option
 
 _SUFFIXES = {"text": "txt"}
@@ -99,7 +101,8 @@ def transcribe(
 
 def _one(transcriber: Transcriber, path: Path, own: TranscribeFlags, n: int) -> None:
     """Writes the transcript of a sound."""
-    sound = read_bytes(path) if str(path) == "-" else path
+    given = read_bytes(path) if str(path) == "-" else path
+    sound = open_sound(given, RATE, long=True)
     language = own.language
     if language is None and transcriber.languages:
         language, chance = transcriber.language_of(sound)

@@ -177,7 +177,8 @@ FILES = {
         "qwen2moe": "Qwen2MoeForCausalLM",
         "mellum": "MellumForCausalLM",
         "openelm": "OpenELMForCausalLM",
-        "qwen3": "Qwen3ForCausalLM Qwen3Model StepVLForConditionalGeneration",
+        "qwen3": "Qwen3ForCausalLM Qwen3Model StepVLForConditionalGeneration "
+        "LightOnOcrForConditionalGeneration LightOnOCRForConditionalGeneration",
         "qwen3moe": "Qwen3MoeForCausalLM",
         "qwen3vl": "Qwen3VLForConditionalGeneration",
         "qwen3 heard": "Qwen3ASRForConditionalGeneration",

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import struct
 from collections.abc import Callable
 from math import gcd
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from weft.bounds import SAMPLES
+from weft.bounds import MEDIA_BYTES, RECORDING_BYTES, RECORDING_SAMPLES, SAMPLES
 from weft.errors import ArgumentError, ContextError
 from weft.llm.senses.media import decoding, media_bytes
 
@@ -43,28 +45,32 @@ class _Form(NamedTuple):
     read: Callable[[], Samples]
 
 
-def open_sound(sound: Any, rate: int, *, files: bool = True) -> Samples:
+def open_sound(sound: Any, rate: int, *, files: bool = True, long: bool = False) -> Samples:
     """Decodes a sound to one channel of `rate` samples per second.
 
-    With `files`, a text that is no data URL is a path. Raises ContextError for what is no sound, is
-    damaged, empty, or longer than `MOST_SAMPLES`, and for other files than WAV without soundfile;
-    ArgumentError for an object of another type."""
+    With `files`, a text that is no data URL is a path; with `long` as well, the file may have
+    `RECORDING_BYTES`, and it or an array `RECORDING_SAMPLES`. Raises ContextError for what is no
+    sound, is damaged, empty, or longer than `MOST_SAMPLES`, and for other files than WAV without
+    soundfile; ArgumentError for an object of another type."""
+    most_samples = RECORDING_SAMPLES if long and files else MOST_SAMPLES
     if isinstance(sound, np.ndarray):
-        return _array(sound)
-    data = media_bytes(sound, "a sound", "audio/wav", files=files)
+        return _array(sound, most_samples)
+    data = _recording(sound) if long and files else None
+    if data is None:
+        data = media_bytes(sound, "a sound", "audio/wav", files=files)
     if not isinstance(data, bytes):
         raise ArgumentError(
             f"a sound is {type(data).__name__}; give a path, bytes, a data: URL, or samples [n]"
         )
-    form = _wav(data) if _is_wav(data) else _opened(data)
+    form = _wav(data) if _is_wav(data) else _opened(data, most_samples)
 
     def longest(n: int) -> int:
-        _require_length(n)
+        _require_length(n, most_samples)
         most = max(n, -(-n * rate // form.rate))
-        _require_length(most)
+        _require_length(most, most_samples)
         return most
 
-    with decoding(MOST_SAMPLES if form.n is None else longest(form.n)):
+    with decoding(most_samples if form.n is None else longest(form.n)):
         samples = form.read()
         longest(len(samples))
         if not np.isfinite(samples).all():
@@ -72,12 +78,26 @@ def open_sound(sound: Any, rate: int, *, files: bool = True) -> Samples:
         return resampled(samples, form.rate, rate)
 
 
-def _array(samples: NDArray[Any]) -> Samples:
+def _recording(sound: Any) -> bytes | None:
+    """The bytes of a file that is larger than a request may give; None for any other sound."""
+    if not isinstance(sound, str | os.PathLike) or os.fspath(sound)[:5].lower() == "data:":
+        return None
+    path = Path(sound)
+    try:
+        size = path.stat().st_size
+        if not MEDIA_BYTES < size <= RECORDING_BYTES:
+            return None
+        return path.read_bytes()
+    except (OSError, ValueError):
+        return None  # which is told where the file is read as others are
+
+
+def _array(samples: NDArray[Any], most: int) -> Samples:
     if samples.ndim != 1 or samples.dtype.kind != "f":
         raise ContextError(
             f"samples are floats [n] from -1 to 1, not {samples.dtype} {list(samples.shape)}"
         )
-    _require_length(len(samples))
+    _require_length(len(samples), most)
     if not np.isfinite(samples).all():
         raise ContextError("a sound has samples that are not finite")
     return np.ascontiguousarray(samples, np.float32)
@@ -154,7 +174,7 @@ def _floats(raw: NDArray[np.uint8], kind: int, width: int) -> NDArray[Any]:
 _WIDTHS = {(_PCM, 1), (_PCM, 2), (_PCM, 3), (_PCM, 4), (_FLOAT, 4), (_FLOAT, 8)}
 
 
-def _opened(data: bytes) -> _Form:
+def _opened(data: bytes, most: int) -> _Form:
     """The form of a file that is not a WAV."""
     known = (b"ID3", b"fLaC", b"OggS")
     if not data.startswith(known) and not (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
@@ -172,17 +192,17 @@ def _opened(data: bytes) -> _Form:
     except soundfile.SoundFileError as error:
         raise _undecodable(error) from None
     # the number of samples is what the file says; a block at a time shows whether it is true
-    return _Form(rate, n if 0 < n <= _MOST_SAID else None, lambda: _blocks(data, soundfile))
+    return _Form(rate, n if 0 < n <= _MOST_SAID else None, lambda: _blocks(data, soundfile, most))
 
 
-def _blocks(data: bytes, soundfile: Any) -> Samples:
+def _blocks(data: bytes, soundfile: Any, most: int) -> Samples:
     parts: list[Samples] = []
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             n = 0
             for block in file.blocks(_BLOCK, dtype="float32", always_2d=True):
                 n += len(block)
-                _require_length(n)
+                _require_length(n, most)
                 parts.append(np.asarray(block.mean(axis=1), np.float32))
     except soundfile.SoundFileError as error:
         raise _undecodable(error) from None
@@ -201,13 +221,11 @@ def _require_form(channels: int, rate: int) -> None:
         )
 
 
-def _require_length(n: int) -> None:
+def _require_length(n: int, most: int) -> None:
     if n < 1:
         raise ContextError("a sound has no samples; it must have some")
-    if n > MOST_SAMPLES:
-        raise ContextError(
-            f"a sound has more than {MOST_SAMPLES} samples; cut it into shorter ones"
-        )
+    if n > most:
+        raise ContextError(f"a sound has more than {most} samples; cut it into shorter ones")
 
 
 ZEROS = 32

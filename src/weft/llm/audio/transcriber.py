@@ -160,7 +160,7 @@ class Transcriber:
         `previous` puts the text of the windows before there. `files` is as in `open_sound`. Raises
         ArgumentError for a language or a task that the model does not know."""
         begin = self._begin(language, task, timestamps)
-        samples = open_sound(sound, whisper.RATE, files=files)
+        samples = open_sound(sound, whisper.RATE, files=files, long=True)
         return self._segments(
             samples, begin, timestamps, prompt, previous, tuple(temperatures) or (0.0,),
             limits or Limits(), seed,
@@ -169,8 +169,8 @@ class Transcriber:
     def language_of(self, sound: Any, *, files: bool = True) -> tuple[str, float]:
         """The language of the first window of a sound, as a code, and its probability; ("en", 1.0)
         for a model of English alone."""
-        mel = self._spectrogram(open_sound(sound, whisper.RATE, files=files)[: self.window])
-        self.speech.hear(mel[:, : self.speech.config.encoder.frames])
+        samples = open_sound(sound, whisper.RATE, files=files, long=True)
+        self.speech.hear(self._spectrogram(samples[: self.window]))
         return self._heard_language()
 
     def _begin(self, language: str | None, task: Task, timestamps: bool) -> list[int | None]:

@@ -1,6 +1,7 @@
-"""The towers of Pixtral (arXiv 2410.07073) and Mistral Small 3.1: images in their own proportions,
-rotary positions by height and width, and a token of the text model behind every line of an image
-but the last. Mistral Small merges squares of patches.
+"""The towers of Pixtral (arXiv 2410.07073), Mistral Small 3.1 and LightOnOCR: images in their own
+proportions, rotary positions by height and width, and a token of the text model behind every line
+of an image but the last. Mistral Small and LightOnOCR merge squares of patches; LightOnOCR has no
+tokens behind lines.
 
 Patches of a square follow one another, so that merging them is a reshape."""
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import Family, TowerConfig, patches_of, sized_by
+from weft.llm.vision.config import Family, TowerConfig, patches_of, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -58,7 +60,8 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
     }
 
 
-def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], eps: float = 0.0) -> Tensor:
+    """Computes the rows; `eps` is of the norm in front of the projector (0: as in the layers)."""
     patches, n, d = inputs["patches"], inputs["patches"].ne[1], c.n_embd // c.n_head
 
     def rotated(x: Tensor) -> Tensor:
@@ -87,7 +90,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
         unit = c.merge**2
         n_rows = exact_div(n, unit)
         assert n_rows is not None  # the inputs have whole squares
-        x = G.reshape(common.norm(w, "mm.input_norm", x, c.eps), c.n_embd, unit, n_rows)
+        x = G.reshape(common.norm(w, "mm.input_norm", x, eps or c.eps), c.n_embd, unit, n_rows)
         x = G.reshape(G.cont(G.permute(x, 1, 0, 2, 3)), c.n_embd * unit, n_rows)
         x = common.linear(w, "mm.patch_merger", x)
     return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.1", x)))
@@ -126,4 +129,8 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
 PIXTRAL = Family(
     rows=rows, inputs=inputs, forward=forward, sized=sized_by(size_of), values=values,
     n_rows=n_rows, after="[IMG_END]", line=line, line_end="[IMG_BREAK]",
+)  # fmt: skip
+LIGHTONOCR = Family(
+    rows=rows, inputs=inputs, forward=partial(forward, eps=1e-6), sized=sized_by(size_of),
+    values=values, n_rows=rows_by(size_of), before="<|im_start|>", after="<|im_end|>",
 )  # fmt: skip

@@ -15,14 +15,14 @@ from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.paddleocr import PADDLEOCR
-from weft.llm.vision.pixtral import PIXTRAL
+from weft.llm.vision.pixtral import LIGHTONOCR, PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
 
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3, "gemma4v": GEMMA4, "glm4v": GLM4V, "hunyuanvl": HUNYUAN,
-    "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2, "mlp": LLAVA,
-    "paddleocr": PADDLEOCR, "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL,
+    "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR,
+    "mlp": LLAVA, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL,
     "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""

@@ -62,13 +62,13 @@ async def _segments(
     async with turn:
         code, first = code_of(asked.language), asked.temperature
         try:
-            if code is None:
-                code, _ = await run_in_threadpool(transcriber.language_of, samples)
+            heard = transcriber.language_of
+            language = code or (await run_in_threadpool(heard, samples))[0]
             segments = transcriber.segments(
-                samples, language=code, task=task, prompt=asked.prompt or "",
+                samples, language=language, task=task, prompt=asked.prompt or "",
                 temperatures=[first, *(t for t in TEMPERATURES if t > first)],
             )  # fmt: skip
-            yield code
+            yield language
             while (segment := await run_in_threadpool(next, segments, None)) is not None:
                 yield segment
         except ArgumentError as error:

@@ -23,7 +23,8 @@ _FILES = {
     "square": "LlavaForConditionalGeneration Gemma3ForConditionalGeneration "
     "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
     "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
-    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration LightOnOcrForConditionalGeneration "
+    "LightOnOCRForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
     "Gemma4ForConditionalGeneration VoxtralForConditionalGeneration "
@@ -58,6 +59,7 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
         raise FormatError(f"{folder}: {error}") from None
     with understood(folder):
         c = Config(folder, config, text.defaults)
+        c.cls = name
         stored = open_shards(folder)
         values = {name: v.unpacked() for name, v in readable(c, stored).items()}
         tensors = list(tower.tensors(c, values))

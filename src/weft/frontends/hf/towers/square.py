@@ -51,7 +51,7 @@ _LAYER_NAMES = {
 }  # fmt: skip
 """Names of a layer's tensors, without `v.blk.N.` in front."""
 _STARTS = re.compile(
-    r"(?:model\.)?(?:vision_tower|visual|multi_modal_projector)\.(?:vision_model\.)?"
+    r"(?:model\.)?(?:vision_tower|visual|multi_modal_projector|vision_encoder|vision_projection)\.(?:vision_model\.)?"
     r"(?:encoder\.|transformer\.)?(.+)"
 )
 _LAYER = re.compile(r"(?:layers|blocks)\.(\d+)\.(.+)")
@@ -74,6 +74,8 @@ def _own(c: Config) -> tuple[_Kind, Config]:
         )
     own = {key: c[key] for key in _PROJECTOR if key in c} | vision
     own["projection_dim"] = c.n_embd
+    if c.cls.startswith("LightOn"):
+        own = {"spatial_merge_size": 2, **own, "projector": "lightonocr"}
     if "depth" in vision:
         own["num_hidden_layers"] = vision["depth"]
     return kind, Config(c.folder, own, kind.defaults)
@@ -184,7 +186,7 @@ def _gemma3_keys(c: Config) -> Pairs:
 def _pixtral_keys(c: Config) -> Pairs:
     if max(_layers(c)) != c.n_layer:
         raise c.bad("vision_feature_layer", "must be -1 for a tower of Pixtral")
-    yield "projector_type", "pixtral"
+    yield "projector_type", c.get("projector", "pixtral")
     yield "vision.attention.layer_norm_epsilon", _eps(c)
     known = _act(c, {"silu": True, "gelu": True})
     yield f"use_{c['hidden_act']}", known
@@ -336,6 +338,8 @@ _USUAL = {
     "LlavaForConditionalGeneration": "clip_vision_model",
     "Gemma3ForConditionalGeneration": "siglip_vision_model",
     "Mistral3ForConditionalGeneration": "pixtral",
+    "LightOnOcrForConditionalGeneration": "pixtral",
+    "LightOnOCRForConditionalGeneration": "pixtral",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
