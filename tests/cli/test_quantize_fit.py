@@ -150,7 +150,7 @@ def test_types_of_the_cache_side_by_side(text: Path) -> None:
     done = weft("compare", DEMO, "--cache-types", "-f", text, "-c", "64", "--json")
     assert done.returncode == 0, done.stderr
     rows = {(r["type_k"], r["type_v"]): r for r in json.loads(done.stdout)["caches"]}
-    assert len(rows) == 22
+    assert len(rows) == 25
     assert abs(rows["f32", "f32"]["kl"]) < 1e-6
     kl = [rows[t, t]["kl"] for t in ("f16", "q8_0", "q5_1", "q4_0")]
     size = [rows[t, t]["cache"] for t in ("f16", "q8_0", "q5_1", "q4_0")]

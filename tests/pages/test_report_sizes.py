@@ -39,7 +39,8 @@ def test_two_devices(open_page: Open, tmp_path: Path, n: int) -> None:
 
 
 def test_tensors_have_the_bytes_of_a_plan_with_these_sizes(open_page: Open, demo: Path) -> None:
-    """The table's bytes, cached keys and values of other types included."""
+    """The table's bytes, cached keys and values of other types included. The table has the tensors
+    of the plan that was made; the heads that another cache rotates are not in it."""
     page = show(open_page(), demo)
     at = {"ctx": 128, "ub": 64, "seqs": 4, "k": "q8_0", "v": "f32"}
     page.evaluate("at => report.move(at)", at)
@@ -57,7 +58,19 @@ def test_tensors_have_the_bytes_of_a_plan_with_these_sizes(open_page: Open, demo
         for name, size, view in zip(table["name"], table["bytes"], table["view"], strict=True)
         if view < 0
     }
-    assert got == expected
+    rotated = {
+        f"{name} ({how})"
+        for il in range(5)
+        for name, how in ((f"Qcur-{il}", "rotated"), (f"Kcur-{il} (reshaped)", "rotated"),
+                          (f"Kcur-{il}", "3"))  # keys on their way from ROPE to the rotation
+    }  # fmt: skip
+    assert rotated < expected.keys()
+
+    def named(sizes: dict[str, int]) -> dict[str, int]:
+        """Without the tensors whose names are numbers, which count the others."""
+        return {name: n for name, n in sizes.items() if not name.startswith("node_")}
+
+    assert named(got) == {name: n for name, n in named(expected).items() if name not in rotated}
 
 
 def test_sizes_that_no_plan_covers_cannot_be_chosen(open_page: Open, demo: Path) -> None:

@@ -223,7 +223,9 @@ def _named(node: Tensor) -> list[tuple[Tensor, str]]:
     if stem.startswith("node_"):
         return []
     name = AFTER.get((op, stem), "")
-    if not name and op == "ROPE":
+    if not name and op == "HADAMARD":
+        name = f"{stem} (rotated)"
+    elif not name and op == "ROPE":
         name = stem.partition(" (")[0].removesuffix("_normed")
     elif not name and op in VIEWS:
         kept = op == "RESHAPE" and stem in _HEADS and node.n_dims > first.n_dims
