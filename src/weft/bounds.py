@@ -71,6 +71,9 @@ LOG_NODES = 1 << 16
 """Maximum number of nodes of a graph in such a log."""
 LOG_LINE = 1 << 12
 """Maximum number of characters of a line of a log; a longer one is read in pieces."""
+RANK_UNITS = 1 << 26
+"""Maximum of the squares of the lengths of tokens, summed over a vocabulary of ranks, which is the
+work of finding its merges; and maximum number of bytes of its file."""
 CACHE_EVENTS = 1 << 14
 """Maximum number of updates of a cache that are kept while it is watched."""
 CACHE_EVENT_RANGES = 16

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError
 from weft.files import read_json
+from weft.frontends.hf.ranks import tokenizer_of
 
 MOST_LAYERS = 1 << 12
 """Maximum number of layers of a model. There are keys and tensors for each layer before a tensor
@@ -178,8 +180,18 @@ class Config(Mapping[str, Any]):
         path = self.folder / name
         value = read_json(path, "a file of the model") if path.is_file() else {}
         if name == "tokenizer.json" and not value and not (self.folder / "vocab.json").is_file():
-            return self._word_pieces()
+            return self._ranked or self._word_pieces()
         return value if isinstance(value, dict) else {}
+
+    @cached_property
+    def _ranked(self) -> dict[str, Any]:
+        """The tokenizer.json of Kimi's tiktoken.model; empty if that is not there."""
+        path = self.folder / "tiktoken.model"
+        if not path.is_file():
+            return {}
+        named = self.json("tokenizer_config.json").get("added_tokens_decoder")
+        ids = map(int, named if isinstance(named, dict) else ())
+        return tokenizer_of(path, self.count("vocab_size"), frozenset(ids))
 
     def _word_pieces(self) -> dict[str, Any]:
         """The tokenizer.json that transformers makes of a vocab.txt; empty if that is not there."""

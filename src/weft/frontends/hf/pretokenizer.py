@@ -98,6 +98,7 @@ _STEPS: dict[tuple[str, ...], str] = {
     ("punctuation", _GPT2, "digits", "[0-9][0-9][0-9]"): "falcon",
     (" ?[^(\\s|[.,!?…。，、।۔،])]+", _BYTES): "bloom",
     ("words and punctuation",): "jina-v2-en",
+    ("Kimi", _BYTES): "kimi-k2",  # ranks.py; the regex stands in the folder's own code
 }
 """Names, by the steps in which texts are cut."""
 

@@ -274,8 +274,10 @@ class DFlash(Drafter):
         )
         k = common.rope(step, w, EACH_HEAD(c, layer, "attn_k_norm", k), il)
         for x, cache in ((k, step.cache.k[il]), (v, step.cache.v[il])):
-            width = cache.ne[0]
-            step.writes.append(G.set_rows(cache, G.reshape(x, width, n), step.cells_of(il)))
+            rows = G.reshape(x, cache.ne[0], n)
+            values = cache is step.cache.v[il]
+            rows = common.spread(step.cache, cache, rows, x.ne[0], values=values)
+            step.writes.append(G.set_rows(cache, rows, step.cells_of(il)))
 
 
 ARCHITECTURES = {

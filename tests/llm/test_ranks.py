@@ -1,0 +1,99 @@
+"""A folder of Kimi, whose vocabulary is a file of ranks: its texts get the ids of the ranks."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import pairwise
+from math import isqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.llm import hf_folders as folders
+from weft import bounds
+from weft.errors import FormatError
+from weft.frontends.gguf import open_gguf
+from weft.frontends.hf.convert import convert_folder
+from weft.llm.tokenizers.tokenizer import Tokenizer
+
+ONES = [bytes([(7 * i + 3) % 256]) for i in range(256)]
+LONG = ["th", "in", "the", "he", "ing", " t", " the", "thing", "aa", "aaaa", "中", "aaa"]
+TOKENS = [*ONES, b"\xe4\xb8", *(text.encode() for text in LONG), b"xyz"]
+NAMED = {len(TOKENS): "[BOS]", len(TOKENS) + 2: "<|im_end|>"}
+RANKS = {token: rank for rank, token in enumerate(TOKENS)}
+
+
+def write_ranks(folder: Path, tokens: list[bytes] = TOKENS) -> None:
+    lines = (f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens))
+    (folder / "tiktoken.model").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kimi")
+    folders.make_folder("kimi", path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (path / name).unlink()
+    named = {str(i): {"content": text, "special": True} for i, text in NAMED.items()}
+    settings = {"added_tokens_decoder": named, "bos_token": "[BOS]"}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = json.loads((path / "config.json").read_text())
+    config |= {"bos_token_id": len(TOKENS), "eos_token_id": len(TOKENS) + 2}
+    (path / "config.json").write_text(json.dumps(config))
+    write_ranks(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    convert_folder(folder, folder / "m.gguf", "f32")
+    return Tokenizer.from_gguf(open_gguf(folder / "m.gguf"))
+
+
+def test_keys(folder: Path, tokenizer: Tokenizer) -> None:
+    meta = open_gguf(folder / "m.gguf").metadata
+    assert meta["tokenizer.ggml.pre"] == "kimi-k2"
+    n = len(TOKENS)
+    reserved = [f"<|reserved_token_{n + i}|>" for i in (1, 3)]
+    special = meta["tokenizer.ggml.tokens"][n : n + 4]
+    assert special == ["[BOS]", reserved[0], "<|im_end|>", reserved[1]]
+    kinds = np.array(meta["tokenizer.ggml.token_type"])
+    assert set(kinds[:n]) == {1} and set(kinds[n:]) == {3}
+    assert meta["tokenizer.ggml.eos_token_id"] == n + 2
+    merges = list(meta["tokenizer.ggml.merges"])
+    assert merges[:2] == ["ä ¸", "t h"]
+    assert "Ġ the" in merges and "Ġt he" not in merges  # "the" is made before " t"
+    assert "aa aa" in merges and "aa a" in merges and len(merges) == len(LONG) + 1
+
+
+def by_rank(word: bytes) -> list[int]:
+    """Merges the neighbours that make the token of the lowest rank, while some make one."""
+    parts = [word[i : i + 1] for i in range(len(word))]
+    while True:
+        pairs = [(RANKS.get(a + b, 1 << 30), i) for i, (a, b) in enumerate(pairwise(parts))]
+        rank, i = min(pairs, default=(1 << 30, 0))
+        if rank == 1 << 30:
+            return [RANKS[part] for part in parts]
+        parts[i : i + 2] = [TOKENS[rank]]
+
+
+@given(word=st.text("thinga", min_size=1, max_size=12) | st.text("中丸", min_size=1))
+def test_ids(tokenizer: Tokenizer, word: str) -> None:
+    assert tokenizer.encode(word, add_special=False) == by_rank(word.encode())
+
+
+def test_wrong_files(folder: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(folder / name)
+    for text, said in (("YQ== 0\nYg==\n", "not a token and its rank"), ("YQ== 5\n", "from 0"),
+                       ("?? 0\n", "not a token"), ("", "from 0")):  # fmt: skip
+        (tmp_path / "tiktoken.model").write_text(text)
+        with pytest.raises(FormatError, match=said):
+            convert_folder(tmp_path, tmp_path / "m.gguf")
+    write_ranks(tmp_path, [*TOKENS, b"a" * (1 + isqrt(bounds.RANK_UNITS))])
+    with pytest.raises(FormatError, match="too long"):
+        convert_folder(tmp_path, tmp_path / "m.gguf")
