@@ -43,7 +43,22 @@ def readable(c: Config, stored: Mapping[str, Stored]) -> Tensors:
 
 def _fp8(c: Config, how: Any, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
     block = how.get("weight_block_size")
-    return _scaled(plain, "_scale_inv", block)
+    out = _scaled(plain, "_scale_inv", block)
+    # DeepSeek-V4 has the scales of a weight beside it, and experts in blocks of MXFP4
+    for name, scales in stored.items():
+        stem, found, rest = name.rpartition(".scale")
+        weight = stored.get(f"{stem}.weight")
+        if not found or rest or weight is None:
+            continue
+        del out[name]
+        if weight.kind.startswith("F8"):
+            product = _product(plain[f"{stem}.weight"], plain[name], block)
+            out[f"{stem}.weight"] = _bf16(weight.shape, product)
+        else:
+            if (*weight.shape[:-1], weight.shape[-1] / 16) != scales.shape:
+                raise FormatError(f"{c.folder}: {name} does not fit the blocks of its weight")
+            out[f"{stem}.weight"] = _packed(weight, scales)
+    return out
 
 
 def _scaled(plain: Tensors, suffix: str, block: Sequence[int] | None) -> Tensors:
@@ -87,10 +102,10 @@ def _mxfp4(c: Config, how: Any, plain: Tensors, stored: Mapping[str, Stored]) ->
 
 
 def _packed(blocks: Stored, scales: Stored) -> Values:
-    shape = (*blocks.shape[:-2], blocks.shape[-2] * 32)
+    shape = (*scales.shape[:-1], scales.shape[-1] * 32)
 
     def pack() -> NDArray[np.uint8]:
-        codes = blocks.data.reshape(blocks.shape)
+        codes = blocks.data.reshape(*scales.shape, 16)
         return mxfp4_blocks(codes, scales.data.reshape(scales.shape))
 
     def load() -> Floats:

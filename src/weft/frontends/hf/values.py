@@ -82,7 +82,11 @@ def stacked(parts: Sequence[Values]) -> Values:
             out[i] = part.load()
         return out
 
-    return Values((len(parts), *first.shape), first.kind, load)
+    shape = (len(parts), *first.shape)
+    blocks = [part.packed for part in parts if part.packed is not None]
+    if len(blocks) < len(parts) or len({part.kind for part in parts}) > 1:
+        return Values(shape, first.kind, load)
+    return Values(shape, first.kind, load, packed=lambda: np.stack([pack() for pack in blocks]))
 
 
 def _decode(t: Stored) -> Floats:

@@ -51,7 +51,7 @@ _OTHERS = {
 
 _NOT_YET = (
     *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "dots3note", "glm5-next"),
-    *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "hy_v4", "kimi-k3", "minimax-01"),
+    *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "kimi-k3", "minimax-01"),
     *("minimax-m3", "paddleocr", "plamo2", "plamo3", "qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""

@@ -186,7 +186,7 @@ def shift_keys(
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
         if c.indexer is not None and c.indexer.layers[il]:
-            shifted.append(_shift_indexer(c, c.indexer, w, cache, il, full_shift))
+            shifted.append(_shift_indexer(c, c.indexer, w, cache, mode, il, full_shift))
         if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         shift = full_shift
@@ -220,17 +220,26 @@ def shift_keys(
 
 
 def _shift_indexer(
-    c: ModelConfig, indexer: IndexerConfig, w: Weights, cache: KVCache, il: int, shift: Tensor
+    c: ModelConfig,
+    indexer: IndexerConfig,
+    w: Weights,
+    cache: KVCache,
+    mode: G.RopeMode,
+    il: int,
+    shift: Tensor,
 ) -> Tensor:
     """Rotates the cached keys of the indexer of layer `il`, which are behind the values."""
     v, r, d = cache.v[il], c.rope_of(il), indexer.head_dim
     start = v.dtype.row_bytes(c.head_dim_v - d)
+    offset = d - r.n_dims if indexer.tail else 0
     keys = G.view_3d(v, d, 1, shift.ne[0], v.dtype.row_bytes(d), v.nb[1], start)
-    mode = G.RopeMode.NEOX if indexer.halves else G.RopeMode.NORMAL
+    if not indexer.tail:
+        mode = G.RopeMode.NEOX if indexer.halves else G.RopeMode.NORMAL
     factors = _freq_factors(w, r, cache)
     plain = v.dtype.name in ("f32", "f16")
     x = keys if plain else G.cast(keys, "f32")
-    x = _rotate(r, mode, factors, x, shift, r.shift_attn_factor, inplace=True)
+    factor = r.shift_attn_factor
+    x = _rotate(r, mode, factors, x, shift, factor, inplace=True, n_offset=offset)
     return x if plain else G.cpy(x, keys)
 
 
