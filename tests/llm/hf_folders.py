@@ -208,6 +208,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                     "gpt2"),
     "granite windows": ("GraniteSWA", SHAPE | WINDOWS | {
         "num_local_experts": 0, "attention_multiplier": 0.1, "logits_scaling": 3.0}, "digits"),
+    "hy_v4": ("HYV4", SHAPE | LATENT | INDEXER | {
+        "n_group": 1, "index_head_dim": 12, "index_topk": 6, "num_hidden_layers": 3,
+        "mlp_layer_types": ["dense", "sparse", "sparse"], "swiglu_limit": 0.4,
+        "indexer_types": ["full", "shared", "full"], "hc_mult": 3, "hc_magnitude": 1.5,
+        "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}, "gpt2"),
     "hy_v3": ("HYV3", SHAPE | MOE | {"head_dim": 16, "num_shared_experts": 1}, "gpt2"),
     "jais2": ("Jais2", SHAPE, "gpt2"),
     "jamba": ("Jamba", SHAPE | MOE | {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft import quants
 from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
@@ -273,3 +274,80 @@ def test_what_a_file_says_itself_counts(tmp_path: Path) -> None:
     for text in ("", "[]", "{", '{"architectures": 5}'):
         path.write_text(text)
         assert open_model(tmp_path / "m.gguf").notes == ()
+
+
+def test_deepseek4_as_it_is_published(tmp_path: Path) -> None:
+    """The names and keys of published folders, FP8 with scales beside it and experts in MXFP4."""
+    from safetensors.torch import load_file, save_file
+
+    name, options, _ = varied("deepseek4", moe_intermediate_size=32, intermediate_size=32)
+    model = folders.made_model(name, "ForCausalLM", options)
+    model.save_pretrained(tmp_path)
+    folders.save_tokenizer("qwen2", tmp_path)
+    plain = load_file(tmp_path / "model.safetensors")
+    numbers = np.random.default_rng(7)
+    other = {}
+    for old, tensor in plain.items():
+        new = (
+            old.removeprefix("model.")
+            .replace("embed_tokens", "embed")
+            .replace("hc_head.hc_", "hc_head_")
+        )
+        new = new.replace("attn.norm", "attn.kv_norm")
+        if ".experts." in new and "shared" not in new:
+            codes = numbers.integers(0, 256, (tensor.shape[0], tensor.shape[1] // 2), np.uint8)
+            scales = numbers.integers(120, 126, (tensor.shape[0], tensor.shape[1] // 32), np.uint8)
+            table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+            table = torch.cat([table, -table])
+            each = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)
+            by = torch.from_numpy(2.0 ** (scales.astype(np.float32) - 127)).repeat_interleave(32, 1)
+            plain[old] = (table[torch.from_numpy(each.astype(np.int64))] * by).float()
+            other[new] = torch.from_numpy(codes).view(torch.int8)
+            other[new.replace(".weight", ".scale")] = torch.from_numpy(scales).view(
+                torch.float8_e8m0fnu
+            )
+        elif new.endswith("wq_b.weight"):
+            other[new] = (tensor * 8).to(torch.float8_e4m3fn)
+            shape = [-(-n // 128) for n in tensor.shape]
+            other[new.replace(".weight", ".scale")] = torch.full(shape, 0.125).to(
+                torch.float8_e8m0fnu
+            )
+            plain[old] = other[new].float() / 8
+        else:
+            other[new] = tensor.contiguous()
+    save_file({old: tensor.contiguous() for old, tensor in plain.items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    config = json.loads((tmp_path / "config.json").read_text())
+    published = tmp_path / "published"
+    published.mkdir()
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (published / file).write_bytes((tmp_path / file).read_bytes())
+    save_file(other | {"mtp.0.norm.weight": torch.zeros(3)}, published / "model.safetensors")
+    gone = ("layer_types", "mlp_layer_types", "compress_rates", "rope_parameters")
+    config = {key: value for key, value in config.items() if key not in gone}
+    scaling = {key: value for key, value in YARN.items() if key not in ("rope_type", "rope_theta")}
+    config |= {
+        "compress_ratios": [0, 4, 8, 0], "num_hash_layers": 1, "rope_theta": 10000.0,
+        "rope_scaling": scaling | {"type": "yarn"}, "compress_rope_theta": 160000.0,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }  # fmt: skip
+    (published / "config.json").write_text(json.dumps(config))
+    want, got = open_model(tmp_path), open_model(published)
+    assert set(want.tensors) == set(got.tensors)
+    kinds = {"ffn_gate_exps": "mxfp4", "attn_q_b": "bf16", "ffn_gate_tid2eid": "i32"}
+    for tensor_name, t in got.tensors.items():
+        kind = kinds.get(tensor_name.split(".")[-2])
+        assert kind is None or t.dtype.name == kind
+        a, b = (
+            x.data if x.dtype.name == "i32" else quants.decode(x.data, x.dtype)
+            for x in (t, want.tensors[tensor_name])
+        )
+        np.testing.assert_array_equal(a.reshape(-1), b.reshape(-1), err_msg=tensor_name)
+    keys = {key for key in want.metadata if key.startswith("deepseek4.")}
+    keys.remove("deepseek4.attention.compress_ratios")  # there is one more, for a layer that drafts
+    assert [k for k in keys if str(want.metadata[k]) != str(got.metadata.get(k))] == []
+    convert_folder(published, tmp_path / "m.gguf", "f32")
+    np.testing.assert_allclose(
+        folders.logits(tmp_path / "m.gguf", device="reference"),
+        folders.logits(tmp_path, device="reference"), atol=0.05, rtol=0,
+    )  # fmt: skip

@@ -24,7 +24,7 @@ FILES = {
         "plm": "PLMForCausalLM",
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     },
-    "deepseek4": {"deepseek4": "DeepseekV4ForCausalLM"},
+    "deepseek4": {"deepseek4": "DeepseekV4ForCausalLM", "hy_v4": "HYV4ForCausalLM"},
     "delta": {
         "qwen3next": "Qwen3NextForCausalLM",
         "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration "

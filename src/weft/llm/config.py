@@ -174,6 +174,8 @@ class IndexerConfig:
     """True if halves of the first dimensions of a head rotate, False: adjacent pairs."""
     layers: tuple[bool, ...]
     """For each layer, whether it chooses; the others take the choice of the layer before."""
+    tail: bool = False
+    """True if the last dimensions of a head rotate, in the way of the model's other heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +207,10 @@ class HyperConfig:
     count: int
     """Number of streams."""
     n_iter: int
-    """Iterations that make the mixing matrix doubly stochastic."""
+    """Iterations that make the mixing matrix doubly stochastic; 0: streams are not mixed."""
     eps: float
+    magnitude: float = 2.0
+    """Factor of the weights with which outputs go back to the streams."""
 
 
 @dataclass(frozen=True, slots=True)

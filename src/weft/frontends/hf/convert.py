@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weft import quants
 from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
-from weft.frontends.gguf.format import RawValue, ValueType
+from weft.frontends.gguf.format import ROPE_HALVES, RawValue, ValueType
 from weft.frontends.gguf.shards import UNLIMITED, ShardLimits, write_shards
 from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
 from weft.frontends.hf.completed import family_metadata, rotated_elements
@@ -129,6 +129,8 @@ def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[st
         keys["general.type"] = what
         keys |= dict(folder.keys(FILE_TYPES[kind]))
         keys["general.quantization_version"] = 2
+        if folder.family.halves:
+            keys[ROPE_HALVES] = True
         vocabulary = dict(folder.family.vocab(folder.config))
         keys |= vocabulary | tokenizer_keys(folder.config, vocabulary)
     return {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}

@@ -256,6 +256,9 @@ class Family:
     adjacent: bool = False
     """True if converters put the rows of queries and keys in the order in which adjacent pairs
     rotate. Loaded straight, they stay as they are, and halves rotate."""
+    halves: bool = False
+    """True if halves rotate, though other programs rotate adjacent pairs in files of the
+    architecture; files that are made here say so."""
     activation: str = "silu"
     """The activation of feed-forward layers; empty: config.json may have any, and `keys` says which
     or refuses it."""

@@ -138,7 +138,7 @@ def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFF
         keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
         vocabulary = dict(folder.family.vocab(folder.config))
         keys |= vocabulary | tokenizer_keys(folder.config, vocabulary)
-        if folder.family.adjacent and not adjacent:
+        if folder.family.halves or (folder.family.adjacent and not adjacent):
             keys[ROPE_HALVES] = True
         raw = {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
     infos = [_info(folder, name, values) for name, values in folder.tensors]

@@ -200,8 +200,7 @@ def shift_keys(
         r = c.rope_of(il)
         index = c.indexer or c.blocks
         if index is not None and index.layers[il]:
-            halves = c.indexer.halves if c.indexer is not None else True
-            shifted.append(_shift_indexer(c, index.head_dim, halves, w, cache, il, full_shift))
+            shifted.append(_shift_indexer(c, index.head_dim, mode, w, cache, il, full_shift))
         if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         shift = full_shift
@@ -235,17 +234,29 @@ def shift_keys(
 
 
 def _shift_indexer(
-    c: ModelConfig, d: int, halves: bool, w: Weights, cache: KVCache, il: int, shift: Tensor
+    c: ModelConfig,
+    d: int,
+    mode: G.RopeMode,
+    w: Weights,
+    cache: KVCache,
+    il: int,
+    shift: Tensor,
 ) -> Tensor:
     """Rotates the cached keys of the indexer of layer `il`, which are behind the values."""
     v, r = cache.v[il], c.rope_of(il)
     start = v.dtype.row_bytes(c.n_embd_v(il) - d)
+    offset = 0
+    if c.indexer is not None and c.indexer.tail:
+        offset = d - r.n_dims
+    else:
+        halves = c.indexer is None or c.indexer.halves
+        mode = G.RopeMode.NEOX if halves else G.RopeMode.NORMAL
     keys = G.view_3d(v, d, 1, shift.ne[0], v.dtype.row_bytes(d), v.nb[1], start)
-    mode = G.RopeMode.NEOX if halves else G.RopeMode.NORMAL
     factors = _freq_factors(w, r, cache)
     plain = v.dtype.name in ("f32", "f16") and not _block(cache, v, d, values=True)
     x = keys if plain else spread(cache, v, G.cast(keys, "f32"), d, values=True)
-    x = _rotate(r, mode, factors, x, shift, r.shift_attn_factor, inplace=True)
+    factor = r.shift_attn_factor
+    x = _rotate(r, mode, factors, x, shift, factor, inplace=True, n_offset=offset)
     return x if plain else G.cpy(spread(cache, v, x, d, values=True), keys)
 
 

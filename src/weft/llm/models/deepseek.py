@@ -288,9 +288,15 @@ class SparseAttention:
             both = common.stored(step, il, table, rows, rank + d)  # [kv_rank + d, n_kv, 1]
             step.kv[il] = keys, G.view_3d(both, rank, both.ne[1], 1, both.nb[1], both.nb[2])
             mask = self.chosen(step, w, il, x, parts.query, both)
-            return common.attention(step, il, q, None, None, mask=mask)
+            sinks = layer.get("attn_sinks.weight")
+            return common.attention(step, il, q, None, None, mask=mask, sinks=sinks)
 
-        return linear(layer, "attn_output", absorbed(step, layer, il, parts, attend))
+        y = absorbed(step, layer, il, parts, attend)
+        return linear(layer, "attn_output", self.gated(layer, x, y))
+
+    def gated(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
+        """The results y of heads [head_dim_v n_head, n_tokens], from the input x of attention."""
+        return y
 
     def index_keys(self, step: Step, w: Weights, il: int, x: Tensor, v: Tensor) -> Tensor:
         """The keys of the indexer, [d, 1, n_tokens]; zeros in layers without one, in place of
@@ -305,6 +311,8 @@ class SparseAttention:
 
     def rotated(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """Queries or keys of the indexer, x [d, heads, n_tokens], at their positions."""
+        if indexer_of(step.config).tail:
+            return common.rotate_end(step, x, il)
         mode = RopeMode.NEOX if indexer_of(step.config).halves else RopeMode.NORMAL
         return common.rope(step, w, x, il, mode)
 

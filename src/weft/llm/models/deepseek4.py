@@ -33,7 +33,13 @@ from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear, norm
-from weft.llm.models.deepseek import indexer_of, of_largest
+from weft.llm.models.deepseek import (
+    SparseAttention,
+    configure_sparse,
+    indexer_of,
+    latent,
+    of_largest,
+)
 from weft.llm.models.experts import Experts, require_experts
 from weft.llm.models.hyper import collapsed, head_rows, hyper_rows, read_hyper, streams, summed
 from weft.llm.models.parts import linear_rows
@@ -305,7 +311,7 @@ class HashedExperts:
         return experts.with_shared(step, w, il, x, y)
 
 
-class DeepSeek4(Architecture):
+class Hyper(Architecture):
     """Blocks with hyper-connections: x is [n_embd, n_streams, n_tokens]."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
@@ -336,11 +342,60 @@ class DeepSeek4(Architecture):
         return super().logits(step, w, summed(step, w, x))
 
 
+# Hy4 (Tencent, 2026): DeepSeek-V3.2's sparse attention, with sinks and a gate behind it, and
+# hyper-connections that do not mix streams. The experts that every token uses have no limit.
+
+
+def configure_hy4(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets latent attention, the indexer, the streams and the limits of experts. The last
+    dimensions of an indexer's head rotate, as in other heads."""
+    c = configure_sparse(c, keys, halves=False)
+    if indexer_of(c).head_dim < c.rope.n_dims:
+        raise keys.bad("attention.indexer.key_length", indexer_of(c).head_dim, "a rotation or more")
+    limits = keys.numbers("swiglu_clamp_exp", c.n_layer, 0.0)
+    return replace(
+        c,
+        indexer=replace(indexer_of(c), tail=True),
+        hyper=read_hyper(keys, mixed=False),
+        activation=tuple((limit,) for limit in limits),
+        norm_eps=c.rms_eps,
+    )
+
+
+class GatedSparse(SparseAttention):
+    """Sparse attention with sinks, whose results have a gate."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The weights of sparse attention, the gate and the sinks."""
+        yield from super().rows(c, il)
+        yield from linear_rows(f"blk.{il}.attn_gate", c.n_embd, c.n_head(il) * latent(c).head_dim_v)
+        yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
+
+    def gated(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
+        return G.mul(y, G.sigmoid(linear(w, "attn_gate", x)))
+
+
+class LimitedRouted(Experts):
+    """Experts with the limit of their layer, which the shared ones do not have."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        (limit,) = step.config.activation[il]
+        act = partial(G.swiglu_clamp, limit=limit) if limit > 0 else G.swiglu
+        same = Experts(self.dense, self.shared, True, self.renormalise, self.balanced, act=act)
+        return same(step, w, il, x)
+
+
 ARCHITECTURES = {
-    "deepseek4": DeepSeek4(
+    "deepseek4": Hyper(
         RopeMode.NORMAL,
         configure,
         attention=CompressedAttention(),
         feed_forward=HashedExperts(),
+    ),
+    "hy_v4": Hyper(
+        RopeMode.NORMAL,
+        configure_hy4,
+        attention=GatedSparse(),
+        feed_forward=LimitedRouted(shared="added", renormalise=False, balanced=True),
     ),
 }

@@ -5,7 +5,8 @@ them, weighted by `post`, while a matrix `comb`, whose rows and columns sum to 1
 
     x[k] = post[k] y + sum over j of comb[j, k] x[j]
 
-All three are computed from the streams of the token.
+All three are computed from the streams of the token. Hy4's connections are independent: streams
+are not mixed, and there is no `comb`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ COUNT = 4
 """The number of streams that the kernels mix."""
 
 
-def read_hyper(keys: Keys) -> HyperConfig:
-    """The sizes of hyper-connections in a file."""
-    count = keys.count("hyper_connection.count")
+def read_hyper(keys: Keys, *, mixed: bool = True) -> HyperConfig:
+    """The sizes of hyper-connections in a file, whose streams are `mixed` or not."""
+    count = keys.count("hyper_connection.count", most=1 << 8)
+    eps = keys.number("hyper_connection.epsilon", 1e-6, above=0.0)
+    if not mixed:
+        return HyperConfig(count, 0, eps, keys.number("hyper_connection.magnitude", 2.0))
     if count != COUNT:
         raise keys.bad("hyper_connection.count", count, f"{COUNT}; weft mixes no other number")
     n_iter = keys.count("hyper_connection.sinkhorn_iterations", most=1 << 10)
-    return HyperConfig(count, n_iter, keys.number("hyper_connection.epsilon", 1e-6, above=0.0))
+    return HyperConfig(count, n_iter, eps)
 
 
 def hyper(c: ModelConfig) -> HyperConfig:
@@ -42,10 +46,11 @@ def hyper(c: ModelConfig) -> HyperConfig:
 
 def hyper_rows(c: ModelConfig, name: str) -> Iterator[Row]:
     """The weights of one half of a block, whose names begin with `name`."""
-    n = hyper(c).count
-    yield need(f"{name}_fn.weight", n * c.n_embd, (2 + n) * n)
-    yield need(f"{name}_base.weight", (2 + n) * n)
-    yield need(f"{name}_scale.weight", 3)
+    n, mixed = hyper(c).count, hyper(c).n_iter > 0
+    n_out = (2 + n * mixed) * n
+    yield need(f"{name}_fn.weight", n * c.n_embd, n_out)
+    yield need(f"{name}_base.weight", n_out)
+    yield need(f"{name}_scale.weight", 2 + mixed)
 
 
 def head_rows(c: ModelConfig) -> Iterator[Row]:
@@ -66,8 +71,8 @@ class Collapsed:
     """[n_embd, n_streams, n_tokens]"""
     post: Tensor
     """[n_streams, n_tokens]"""
-    comb: Tensor
-    """[n_streams, n_streams, n_tokens]"""
+    comb: Tensor | None
+    """[n_streams, n_streams, n_tokens]; None: streams are not mixed."""
 
     def expanded(self, y: Tensor) -> Tensor:
         """The streams behind the half, whose output is y [n_embd, n_tokens]."""
@@ -94,11 +99,14 @@ def collapsed(step: Step, w: Weights, name: str, il: int, x: Tensor) -> Collapse
         gate = G.mul(gate, G.view_1d(scale, 1, _SIZE * i)).named(f"{name}_{part}_scaled-{il}")
         gate = G.add(gate, G.view_1d(base, n, _SIZE * n * i)).named(f"{name}_{part}_base-{il}")
         gates.append(G.sigmoid(gate).named(f"{name}_{part}_gate-{il}"))
-    comb = G.dsv4_hc_comb(mixes, scale, base, eps=h.eps, n_iter=h.n_iter)
-    comb = comb.named(f"{name}_comb-{il}")
+    comb = None
+    if h.n_iter:
+        comb = G.dsv4_hc_comb(mixes, scale, base, eps=h.eps, n_iter=h.n_iter)
+        comb = comb.named(f"{name}_comb-{il}")
+    post = G.scale(gates[1], h.magnitude, 0.0 if h.n_iter else h.eps)
     weights = G.scale(gates[0], 1.0, h.eps).named(f"{name}_weights-{il}")
     y = G.dsv4_hc_pre(x, weights).named(f"{name}_pre-{il}")
-    return Collapsed(y, x, G.scale(gates[1], 2.0).named(f"{name}_post_weights-{il}"), comb)
+    return Collapsed(y, x, post.named(f"{name}_post_weights-{il}"), comb)
 
 
 def summed(step: Step, w: Weights, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.hf.checkpoints.floats import (
+    beside,
     bitsandbytes,
     gpt_oss,
     mxfp4_blocks,
@@ -76,7 +77,8 @@ def _settings(c: Config) -> How:
 
 def _fp8(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:
     block = how.get("weight_block_size")
-    return scaled(c, plain, stored, [block] if block else ())
+    blocks = [block] if block else ()
+    return beside(c, scaled(c, plain, stored, blocks), plain, stored, blocks)
 
 
 def _modelopt(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) -> Tensors:

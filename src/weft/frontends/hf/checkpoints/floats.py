@@ -54,6 +54,32 @@ def scaled(
     return out
 
 
+def beside(
+    c: Config,
+    made: Tensors,
+    plain: Tensors,
+    stored: Mapping[str, Stored],
+    blocks: Sequence[Sequence[int]],
+) -> Tensors:
+    """The tensors `made` with DeepSeek-V4's weights, whose scales are beside them by the name
+    `scale`: FP8 with scales of `blocks`, and codes of four bits with exponents (MXFP4)."""
+    out = dict(made)
+    for name, scales in stored.items():
+        stem, found, rest = name.rpartition(".scale")
+        weight = stored.get(f"{stem}.weight")
+        if not found or rest or weight is None:
+            continue
+        del out[name]
+        if weight.kind.startswith("F8"):
+            product = _product(plain[weight.name], plain[name], blocks)
+            out[weight.name] = _bf16(weight.shape, product)
+        else:
+            if (*weight.shape[:-1], weight.shape[-1] / 16) != scales.shape:
+                raise FormatError(f"{c.folder}: {name} does not fit the blocks of its weight")
+            out[weight.name] = mxfp4(weight, scales)
+    return out
+
+
 def _product(
     weight: Values, scale: Values, blocks: Sequence[Sequence[int]]
 ) -> Callable[[], Floats]:

@@ -30,7 +30,7 @@ def _n_draft(c: Config) -> int:
     return 0 if c.cls in _WITHOUT_DRAFTS else int(c.get("num_nextn_predict_layers", 0))
 
 
-_WITHOUT_DRAFTS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
+_WITHOUT_DRAFTS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "HYV4ForCausalLM",
                    "KimiVLForConditionalGeneration", "KimiK25ForConditionalGeneration",
                    "Kimi_K25ForConditionalGeneration")  # fmt: skip
 
@@ -274,6 +274,9 @@ SPECIAL_KEYS = ("tokenizer.ggml.merges", "tokenizer.ggml.add_", "tokenizer.chat_
                  "tokenizer.ggml.normalizer", *(f"tokenizer.ggml.{k}_token_id" for k in (
                      "bos", "eos", "unknown", "seperator", "padding", "cls", "mask")))  # fmt: skip
 
+
+latent_common, latent_keys, latent_change = _common, _keys, _change
+"""The parts of the family that others of its kind share."""
 
 _LATENT = Family("deepseek2", _keys, common=_common, change=_change, defaults=_DEFAULTS)
 _SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed)  # fmt: skip

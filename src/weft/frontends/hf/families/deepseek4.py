@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.deepseek import latent_change, latent_common, latent_keys
 from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
@@ -32,6 +33,7 @@ def _common(c: Config) -> Pairs:
     flat.rope = _rope(c)
     if flat.rope.get("attention_factor") not in (None, 1, 1.0):
         raise c.bad("rope_scaling", "has an attention_factor, and must have none or 1 here")
+    flat.rope = {key: value for key, value in flat.rope.items() if key != "attention_factor"}
     yield from common_keys(flat)
 
 
@@ -149,9 +151,68 @@ _DEFAULTS = {
     "head_dim": 512, "num_key_value_heads": 1, "scoring_func": "sqrtsoftplus",
 }  # fmt: skip
 
+# Hy4. In the class of transformers halves rotate, and in the reference's graph adjacent pairs,
+# with the same rows.
+
+
+def _hy4_common(c: Config) -> Pairs:
+    for key, value in latent_common(c):
+        if not key.startswith("expert_group") or c.get("n_group", 1) > 1:
+            yield key, value
+
+
+def _hy4_keys(c: Config) -> Pairs:
+    kinds = c.get("mlp_layer_types") or ["dense"] * c.get("first_k_dense_replace", 1)
+    n = len([kind for kind in kinds if kind == "dense"])
+    if "dense" in kinds[n:]:
+        raise c.bad("mlp_layer_types", "has dense layers behind mixtures; they must be first")
+    for key, value in latent_keys(c):
+        yield key, n if key == "leading_dense_block_count" else value
+    yield "expert_gating_func", 2
+    limit = float(c.get("swiglu_limit") or 0.0)
+    if limit > 0:
+        yield "swiglu_clamp_exp", [limit] * c.n_layer
+    yield "hyper_connection.count", c["hc_mult"]
+    yield "hyper_connection.epsilon", float(c["hc_eps"])
+    yield "hyper_connection.magnitude", float(c["hc_magnitude"])
+    yield "attention.indexer.head_count", c["index_n_heads"]
+    yield "attention.indexer.key_length", c["index_head_dim"]
+    yield "attention.indexer.top_k", c["index_topk"]
+    usual = ["full" if il == 0 or il % 4 == 1 else "shared" for il in range(c.n_layer)]
+    full = [kind == "full" for kind in c.get("indexer_types") or usual]
+    yield "attention.indexer.types", full
+
+
+def _hy4_change(c: Config, name: str, values: Values) -> Named:
+    if ".mtp_layers." in name:
+        return
+    # these parts are elsewhere in folders that transformers saves
+    name = name.replace(".hc_pre.", ".").replace(".linear_gate.", ".gate_proj.")
+    if "hc_" in name or name.endswith(("learnable_sink_param", "self_attn.sinks")):
+        name = f"{name}.weight"
+    yield from latent_change(c, name, values)
+
+
+_HY4_NAMES = {
+    "self_attn.learnable_sink_param": "attn_sinks",
+    **{
+        f"hc_{theirs}_layer.hc_{what}": f"hc_{part}_{what}"
+        for part, theirs in (("attn", "attn"), ("ffn", "mlp"))
+        for what in ("fn", "base", "scale")
+    },
+}  # fmt: skip
+_HY4_OUTER = {f"hc_head.hc_head_{what}": f"output_hc_{what}" for what in ("fn", "base", "scale")}
+
 FAMILIES = {
     "deepseek4": Family(
         "deepseek4", _keys, common=_common, change=_change, names=_NAMES, outer=_OUTER,
         defaults=_DEFAULTS, experts=("w1", "w2", "w3"), f32=("hc_", "_ape"),
+    ),
+    "hy_v4": Family(
+        "hy_v4", _hy4_keys, common=_hy4_common, change=_hy4_change, names=_HY4_NAMES,
+        outer=_HY4_OUTER, halves=True, f32=("hc_",),
+        defaults={**ROTARY, "rms_norm_eps": 1e-5, "head_dim": 64, "hc_mult": 4, "hc_eps": 1e-6,
+                  "hc_magnitude": 2.0, "swiglu_limit": 10.0, "index_n_heads": 16,
+                  "index_head_dim": 128, "index_topk": 2048},
     ),
 }  # fmt: skip
