@@ -87,11 +87,11 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     patch = keys.count("vision.patch_size", most=size)
     n_embd, n_head = (
         keys.count("vision.embedding_length"),
-        keys.count("vision.attention.head_count"),
+        keys.count("vision.attention.head_count", least=0),
     )
-    if n_embd % n_head:
+    if n_embd % (n_head or 1):
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
-    n_layer = keys.count("vision.block_count", most=1 << 10)
+    n_layer = keys.count("vision.block_count", least=0, most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
         projector=projector_of(file, "vision"),
@@ -143,7 +143,7 @@ def _width(file: GGUFFile, keys: Keys) -> int:
     """The width of feed-forward layers; files of Qwen2-VL have another number in the metadata."""
     info = file.tensors.get("v.blk.0.ffn_up.weight")
     if info is None:
-        return keys.count("vision.feed_forward_length")
+        return keys.count("vision.feed_forward_length", least=0)
     return info.ne[0] if _swapped(file, keys.count("vision.embedding_length")) else info.ne[1]
 
 

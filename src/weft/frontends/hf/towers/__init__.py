@@ -26,7 +26,8 @@ _FILES = {
     "Qwen3VLMoeForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
-    "Gemma4ForConditionalGeneration VoxtralForConditionalGeneration "
+    "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
+    "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
