@@ -45,6 +45,8 @@ def fails(*args: str | Path) -> str:
         ({"model_draft": NAME, "ctx_size_draft": 64, "cache_type_k_draft": "q8_0"},
          DraftOptions(least=0, model=DEMO, model_options={"n_ctx": 64, "type_k": "q8_0"})),
         ({"spec_type": "draft-mtp"}, DraftOptions(ngram=False, least=0, layers=True)),
+        *(({"model_draft": NAME, "spec_type": f"draft-{kind}"},
+           DraftOptions(ngram=False, least=0, model=DEMO)) for kind in ("eagle3", "dflash", "mtp")),
         ({"spec_type": "ngram,mtp"}, DraftOptions(least=0, layers=True)),
         ({"speculative_config": '{"method": "mtp", "num_speculative_tokens": 3}'},
          DraftOptions(ngram=False, most=3, least=0, layers=True)),

@@ -368,6 +368,7 @@ def test_damaged_folders_and_files(folder: Path, tmp_path: Path) -> None:
     for changes, what in (
         ({"target_layers": np.array([3, 3, 6], np.int32)}, "different layers"),
         ({"target_layers": np.array([3, 6], np.int32)}, "three layers"),
+        ({"target_layers": np.array([1, np.nan, 3], np.float32)}, "1 to 64 different layers"),
         ({"block_count": 2}, "block_count is 2; it must be 1"),
     ):
         with pytest.raises(FormatError, match=what):

@@ -112,3 +112,71 @@ def test_a_folder_is_its_file(tmp_path: Path) -> None:
     require_same_towers(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["vision_config"]["pooling_kernel_size"] == 2
+
+
+UNIFIED: dict[str, Any] = {
+    "patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 24, "mm_posemb_size": 16,
+    "output_proj_dims": 24,
+}  # fmt: skip
+
+
+def make_unified(folder: Path, **tower: Any) -> Any:
+    """Saves a model of the 12B's class; returns it."""
+    text = {
+        key: value
+        for key, value in hf_folders.MODELS["gemma4 moe"][1].items()
+        if "expert" not in key and key not in ("moe_intermediate_size", "enable_moe_block")
+        and "per_layer" not in key
+    }  # fmt: skip
+    config = transformers.Gemma4UnifiedConfig(
+        text_config=text | {"pad_token_id": 0, "sliding_window": 20},
+        vision_config=UNIFIED | tower, audio_config=None, image_token_id=IMAGE,
+        boi_token_id=IMAGE - 1, eoi_token_id=IMAGE - 2, attn_implementation="eager",
+    )  # fmt: skip
+    kind = transformers.Gemma4UnifiedForConditionalGeneration
+    model = vision_models.randomised(kind(config))
+    model.save_pretrained(folder)
+    hf_folders.save_tokenizer("pieces", folder)
+    return model
+
+
+@pytest.mark.parametrize(("patch", "merge", "width"), [(4, 2, 24), (2, 3, 40)])
+def test_the_12b_model_beside_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patch: int, merge: int, width: int
+) -> None:
+    """Its text alone, the rows of an image, and both together."""
+    sizes = {"patch_size": patch, "pooling_kernel_size": merge}
+    model = make_unified(tmp_path, **sizes, mm_embed_dim=width, output_proj_dims=width)
+    unit = patch * merge
+    monkeypatch.setattr(gemma4, "MOST", 15)
+    with LLM(tmp_path, mmproj=tmp_path, **F32 | {"n_ctx": 64, "n_outputs": 64}) as llm:
+        ids = [*BEFORE, *BEHIND, 7, 90]
+        with torch.no_grad():
+            want = model(input_ids=torch.tensor([ids])).logits[0]
+        close(llm.context.decode(ids, outputs="all"), want)
+        llm.context.clear()
+        pixels = picture(0, 3 * unit, 5 * unit)
+        squares = pixels.reshape(3, unit, 5, unit, 3).transpose(0, 2, 1, 3, 4)
+        x, y = np.meshgrid(np.arange(5), np.arange(3))
+        features = {
+            "pixel_values": torch.tensor(squares.reshape(1, 15, -1) / 255, dtype=torch.float32),
+            "image_position_ids": torch.tensor(np.stack([x, y], -1).reshape(1, -1, 2)),
+        }
+        with torch.no_grad():
+            want = model.get_image_features(**features).pooler_output[0]
+        close(llm.sight.rows(pixels), want)
+        seen = llm.sight.ids(pixels)
+        prompt = torch.tensor([[*BEFORE, *[IMAGE] * len(seen), *BEHIND]])
+        types = (prompt == IMAGE).long()
+        masks = model.create_masks_for_generate(  # those of `generate`: rows join in windows
+            config=model.config, inputs_embeds=model.get_input_embeddings()(prompt),
+            attention_mask=torch.ones_like(prompt), cache=None,
+            position_ids=torch.arange(prompt.shape[1])[None], mm_token_type_ids=types,
+        )  # fmt: skip
+        with torch.no_grad():
+            want = model(
+                input_ids=prompt, attention_mask=masks, mm_token_type_ids=types, **features
+            ).logits[0]
+        close(llm.context.decode([*BEFORE, *seen, *BEHIND], outputs="all"), want)
+    convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
+    require_same_towers(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from weft import graph as G
 from weft.errors import ContextError
 from weft.graph import RopeMode
@@ -34,8 +36,10 @@ def _target_layers(keys: Keys) -> tuple[int, ...]:
     """The layers whose inputs are read; empty if the file does not say which."""
     if f"{keys.arch}.target_layers" not in keys.file.metadata:
         return ()
-    layers = tuple(int(il) for il in keys.file.get_array(f"{keys.arch}.target_layers"))
-    if not 1 <= len(layers) <= MOST_TAKEN or min(layers) < 0 or len(set(layers)) < len(layers):
+    given = keys.file.get_array(f"{keys.arch}.target_layers")
+    whole = np.issubdtype(given.dtype, np.integer) and 1 <= len(given) <= MOST_TAKEN
+    layers = tuple(int(il) for il in given) if whole else ()
+    if not layers or min(layers) < 0 or len(set(layers)) < len(layers):
         raise keys.bad("target_layers", layers, f"1 to {MOST_TAKEN} different layers")
     return layers
 
@@ -276,7 +280,8 @@ class DFlash(Drafter):
         for x, cache in ((k, step.cache.k[il]), (v, step.cache.v[il])):
             rows = G.reshape(x, cache.ne[0], n)
             values = cache is step.cache.v[il]
-            rows = common.spread(step.cache, cache, rows, x.ne[0], values=values)
+            d = c.d_v(il) if values else c.d_k(il)
+            rows = common.spread(step.cache, cache, rows, d, values=values)
             step.writes.append(G.set_rows(cache, rows, step.cells_of(il)))
 
 

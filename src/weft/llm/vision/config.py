@@ -88,13 +88,14 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     keys = Keys(file)
     size = keys.count("vision.image_size", most=1 << 16)
     patch = keys.count("vision.patch_size", most=size)
+    least = _least(file)
     n_embd, n_head = (
         keys.count("vision.embedding_length"),
-        keys.count("vision.attention.head_count"),
+        keys.count("vision.attention.head_count", least=least),
     )
-    if n_embd % n_head:
+    if n_embd % (n_head or 1):
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
-    n_layer = keys.count("vision.block_count", most=1 << 10)
+    n_layer = keys.count("vision.block_count", least=least, most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
         projector=projector_of(file, "vision"),
@@ -126,6 +127,11 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     )
 
 
+def _least(file: GGUFFile) -> int:
+    """Minimum number of layers and heads: one tower has none."""
+    return 0 if projector_of(file, "vision") == "gemma4uv" else 1
+
+
 def _positions(file: GGUFFile) -> int:
     info = file.tensors.get("v.position_embd.weight")
     return info.ne[1] if info is not None and info.ne[2] == 2 else 0
@@ -152,7 +158,7 @@ def _width(file: GGUFFile, keys: Keys) -> int:
     """The width of feed-forward layers; files of Qwen2-VL have another number in the metadata."""
     info = file.tensors.get("v.blk.0.ffn_up.weight")
     if info is None:
-        return keys.count("vision.feed_forward_length")
+        return keys.count("vision.feed_forward_length", least=_least(file))
     return info.ne[0] if _swapped(file, keys.count("vision.embedding_length")) else info.ne[1]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
             )
         return x
 
-    x = blocks.embed_patches(c, w, inputs["patches"])
-    learned = w["v.position_embd.weight"]
-    for i, name in enumerate(("places", "lines")):
-        side = G.view_2d(learned, c.n_embd, learned.ne[1], learned.nb[1], i * learned.nb[2])
-        x = G.add(x, G.get_rows(side, inputs[name]))
+    x = placed(c, w, inputs, blocks.embed_patches(c, w, inputs["patches"]))
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
         y = common.norm(layer, "ln1", x, c.eps)
@@ -111,6 +108,15 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     if "v.std_bias" in w and "v.std_scale" in w:
         x = G.mul(G.sub(x, w["v.std_bias"]), w["v.std_scale"])
     return G.mul_mat(w["mm.input_projection.weight"], G.rms_norm(x, c.eps))
+
+
+def placed(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The rows x with the learned positions of their places and lines."""
+    learned = w["v.position_embd.weight"]
+    for i, name in enumerate(("places", "lines")):
+        side = G.view_2d(learned, c.n_embd, learned.ne[1], learned.nb[1], i * learned.nb[2])
+        x = G.add(x, G.get_rows(side, inputs[name]))
+    return x
 
 
 def bounded(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -162,4 +168,52 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
 GEMMA4 = Family(
     rows=rows, inputs=inputs, forward=forward, sized=sized_by(size_of), values=values,
     n_rows=rows_by(size_of), merge=3, before="<|image>", after="<image|>", together=True,
+)  # fmt: skip
+
+
+# The 12B model (gemma4_unified) has no layers for images: a square of pixels becomes a row by one
+# matrix, with LayerNorms around it and around the sum with learned positions.
+
+_LAYER_NORM_EPS = 1e-5
+"""The epsilon of the LayerNorms, which no file states."""
+
+
+def _whole(c: TowerConfig) -> TowerConfig:
+    """The same tower with squares as its patches."""
+    return replace(c, patch_size=c.patch_size * c.merge, merge=1)
+
+
+def unified_rows(c: TowerConfig) -> Iterator[Row]:
+    n = _whole(c).patch_values
+    yield need("v.patch_embd.weight", n, c.n_embd)
+    yield need("v.patch_embd.bias", c.n_embd)
+    for i, width in enumerate((n, c.n_embd, c.n_embd), 1):
+        for kind in ("weight", "bias"):
+            yield need(f"v.patch_norm.{i}.{kind}", width)
+    yield need("v.position_embd.weight", c.n_embd, c.n_positions or POSITIONS, 2)
+    yield need("mm.input_projection.weight", c.n_embd, c.n_out)
+
+
+def unified_inputs(c: TowerConfig) -> dict[str, Tensor]:
+    """Squares, and the place and the line of each."""
+    return inputs(_whole(replace(c, most_pixels=most_rows(c) * _whole(c).patch_size ** 2)))
+
+
+def unified_forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    x = common.layer_norm(w, "v.patch_norm.1", inputs["patches"], _LAYER_NORM_EPS)
+    x = common.layer_norm(w, "v.patch_norm.2", common.linear(w, "v.patch_embd", x), _LAYER_NORM_EPS)
+    x = common.layer_norm(w, "v.patch_norm.3", placed(c, w, inputs, x), _LAYER_NORM_EPS)
+    return G.mul_mat(w["mm.input_projection.weight"], G.rms_norm(x, c.eps))
+
+
+def unified_values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
+    own = _whole(c)
+    h, w = (side // own.patch_size for side in pixels.shape[:2])
+    y, x = np.mgrid[:h, :w].reshape(2, -1).astype(np.int32)
+    return {"patches": patches_of(own, pixels), "places": x, "lines": y}
+
+
+GEMMA4_UNIFIED = replace(
+    GEMMA4, rows=unified_rows, inputs=unified_inputs, forward=unified_forward,
+    values=unified_values,
 )  # fmt: skip

@@ -27,7 +27,8 @@ _FILES = {
     "LightOnOCRForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
-    "Gemma4ForConditionalGeneration VoxtralForConditionalGeneration "
+    "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
+    "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }

@@ -3,7 +3,10 @@ Gemma 4, and of sounds (Voxtral, Qwen2-Audio)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+
+import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
@@ -140,6 +143,48 @@ def _keys(c: Config) -> Pairs:
         yield "vision.projector.scale_factor", merge
 
 
+_UNIFIED_NAMES = {
+    "vision_embedder.patch_dense": "v.patch_embd", "vision_embedder.patch_ln1": "v.patch_norm.1",
+    "vision_embedder.patch_ln2": "v.patch_norm.2", "vision_embedder.pos_norm": "v.patch_norm.3",
+    "vision_embedder.pos_embedding": "v.position_embd.weight",
+    "embed_vision.embedding_projection": "mm.input_projection",
+}  # fmt: skip
+
+
+def _unified_keys(c: Config) -> Pairs:
+    """The 12B model's: it has no layers, for which converters write 0."""
+    vision = part_of(c, "vision_config")
+    yield "general.file_type", 0
+    yield "has_vision_encoder", True
+    yield "vision.projection_dim", c.n_embd
+    yield "vision.image_size", 224  # of no use; converters write it
+    yield "vision.patch_size", vision.get("patch_size", 16)
+    yield "vision.embedding_length", vision.get("mm_embed_dim", 3840)
+    for key in ("feed_forward_length", "block_count", "attention.head_count"):
+        yield f"vision.{key}", 0
+    yield "vision.image_mean", np.zeros(3, np.float32)
+    yield "vision.image_std", np.ones(3, np.float32)
+    yield "vision.projector_type", "gemma4uv"
+    yield "vision.attention.layer_norm_epsilon", vision.get("rms_norm_eps", 1e-6)
+    merge = vision.get("pooling_kernel_size", 3)
+    if merge != 3:
+        yield "vision.projector.scale_factor", merge
+
+
+def _unified_change(c: Config, name: str, values: Values) -> Named:
+    """Colours of a square are outermost in files, and so is the side of a position."""
+    if name == "v.position_embd.weight":
+        n, two, width = values.shape
+        values = values.through(lambda x: x.transpose(1, 0, 2), (two, n, width))
+    elif name.startswith(("v.patch_embd.weight", "v.patch_norm.1.")):
+        n = values.shape[-1]
+        p = math.isqrt(n // 3)
+        values = values.through(
+            lambda x: x.reshape(-1, p, p, 3).transpose(0, 3, 1, 2), values.shape
+        )
+    yield name, values
+
+
 def _change(c: Config, name: str, values: Values) -> Named:
     """Numbers are vectors of one, and colours of a patch outermost."""
     if not values.shape:
@@ -201,6 +246,9 @@ FAMILIES = {
     "Gemma4ForConditionalGeneration": TowerFamily(
         _keys, ("vision_tower.", "embed_vision."), {"vision_tower.encoder.layers": "v.blk"}, _NAMES,
         _change,
+    ),
+    "Gemma4UnifiedForConditionalGeneration": TowerFamily(
+        _unified_keys, ("vision_embedder.", "embed_vision."), {}, _UNIFIED_NAMES, _unified_change,
     ),
     "VoxtralForConditionalGeneration": _family(_voxtral_keys),
     "Qwen2AudioForConditionalGeneration": _family(lambda c: audio_keys(c, "qwen2a")),
