@@ -127,7 +127,7 @@ FILES = {
         "hy_v3": "HYV3ForCausalLM",
         "maincoder": "MaincoderForCausalLM",
         "minimax-m2": "MiniMaxM2ForCausalLM",
-        "glm4v": "Glm4vForConditionalGeneration",
+        "glm4v": "Glm4vForConditionalGeneration GlmOcrForConditionalGeneration",
         "solar_open": "SolarOpenForCausalLM",
         "gpt-oss": "GptOssForCausalLM",
         "llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration",
