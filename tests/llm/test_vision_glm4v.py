@@ -27,8 +27,11 @@ TOWER: dict[str, Any] = {
 
 def make(folder: Path, kind: str = "Glm4v") -> tuple[Any, Path]:
     """The model, whose text is in the folder, and the tower's file."""
-    name = "glm4 images" if kind == "Glm4v" else "glm4 moe images"
+    name = "glm4 moe images" if kind == "Glm4vMoe" else "glm4 images"
     _, text, tokenizer = hf_folders.MODELS[name]
+    if kind == "GlmOcr":  # with heads of any width
+        sections = text["rope_parameters"] | {"mrope_section": [2, 1, 1]}
+        text = text | {"head_dim": 16, "rope_parameters": sections}
     config = getattr(transformers, f"{kind}Config")(
         text_config=text | {"max_position_embeddings": 256},
         vision_config=TOWER, image_token_id=IMAGE, video_token_id=IMAGE - 1,
@@ -50,7 +53,7 @@ def make(folder: Path, kind: str = "Glm4v") -> tuple[Any, Path]:
     return model, tower
 
 
-@pytest.mark.parametrize("kind", ["Glm4v", "Glm4vMoe"])
+@pytest.mark.parametrize("kind", ["Glm4v", "Glm4vMoe", "GlmOcr"])
 def test_beside_transformers(tmp_path: Path, kind: str) -> None:
     """Images with fewer and more lines than learned positions, in a prompt."""
     model, tower = make(tmp_path, kind)

@@ -103,7 +103,7 @@ def tower_tensors(model: Any, n_layer: int, *, plain: bool = False) -> Tensors:
         if moved is not None:
             out[name.replace(moved, MERGER[moved])] = array
             continue
-        if ".qkv." in name and not any(s in str(model) for s in ("linear_fc1", "Glm4v")):
+        if ".qkv." in name and not any(s in str(model) for s in ("linear_fc1", "Glm4v", "GlmOcr")):
             each = np.split(array, 3)
             parts = {name.replace("qkv", x): y for x, y in zip("qkv", each, strict=True)}
         for part, values in parts.items():

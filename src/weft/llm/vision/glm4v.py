@@ -1,6 +1,6 @@
 """The tower of GLM-4.1V and GLM-4.5V (arXiv 2507.01006): Qwen2-VL's, with learned positions beside
 the rotary ones, interpolated by cubics; squares of patches are merged by a convolution, and a gated
-layer follows."""
+layer follows. GLM-OCR has no learned positions, and norms queries and keys."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CUBIC = -0.75
 def rows(c: TowerConfig) -> Iterator[Row]:
     yield from blocks.patch_rows(c)
     yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
-    yield need("v.norm_embd.weight", c.n_embd)
-    yield need("v.position_embd.weight", c.n_embd, c.side**2)
+    yield maybe("v.norm_embd.weight", c.n_embd)
+    yield maybe("v.position_embd.weight", c.n_embd, c.side**2)
     for il in range(c.n_layer):
         at = f"v.blk.{il}"
         yield need(f"{at}.ln1.weight", c.n_embd)
@@ -36,9 +36,14 @@ def rows(c: TowerConfig) -> Iterator[Row]:
         yield need(f"{at}.attn_qkv.weight", c.n_embd, 3 * c.n_embd)
         yield maybe(f"{at}.attn_qkv.bias", 3 * c.n_embd)
         yield need(f"{at}.attn_out.weight", c.n_embd, c.n_embd)
+        yield maybe(f"{at}.attn_out.bias", c.n_embd)
+        for name in ("attn_q_norm", "attn_k_norm"):
+            yield maybe(f"{at}.{name}.weight", c.n_embd // c.n_head)
         for name in ("ffn_gate", "ffn_up"):
             yield need(f"{at}.{name}.weight", c.n_embd, c.n_ff)
+            yield maybe(f"{at}.{name}.bias", c.n_ff)
         yield need(f"{at}.ffn_down.weight", c.n_ff, c.n_embd)
+        yield maybe(f"{at}.ffn_down.bias", c.n_embd)
     yield need("v.post_ln.weight", c.n_embd)
     yield need("mm.patch_merger.weight", c.merge, c.merge, c.n_embd, c.n_out)
     yield maybe("mm.patch_merger.bias", c.n_out)
@@ -57,8 +62,10 @@ def in_limits(c: TowerConfig) -> TowerConfig:
 
 
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
-    """Qwen2-VL's, and for each patch the shares of the learned positions."""
+    """Qwen2-VL's, and for each patch the shares of the learned positions, if there are any."""
     out = qwen.inputs(in_limits(c))
+    if not c.n_learned:
+        return out
     out["shares"] = G.input("shares", (out["patches"].ne[1], c.side**2), "f32")
     return out
 
@@ -67,12 +74,21 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     n = inputs["patches"].ne[1]
     x = qwen.embed_frames(c, w, inputs["patches"])
     x = G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
-    learned = G.cont(G.transpose(G.cast(w["v.position_embd.weight"], "f32")))
-    x = G.add(common.norm(w, "v.norm_embd", x, c.eps), G.mul_mat(learned, inputs["shares"]))
+    if "v.norm_embd.weight" in w:
+        x = common.norm(w, "v.norm_embd", x, c.eps)
+    if "shares" in inputs:
+        learned = G.cont(G.transpose(G.cast(w["v.position_embd.weight"], "f32")))
+        x = G.add(x, G.mul_mat(learned, inputs["shares"]))
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
         y = common.linear(layer, "attn_qkv", common.norm(layer, "ln1", x, c.eps))
-        y = qwen.attention(c, *blocks.split_qkv(c, y, n), inputs)
+        q, k, v = blocks.split_qkv(c, y, n)
+        if "attn_q_norm.weight" in layer:
+            q, k = (
+                common.norm(layer, f"attn_{name}_norm", G.cont(part), c.eps)
+                for name, part in (("q", q), ("k", k))
+            )
+        y = qwen.attention(c, q, k, v, inputs)
         x = G.add(x, common.linear(layer, "attn_out", y))
         y = common.norm(layer, "ln2", x, c.eps)
         y = G.swiglu(common.linear(layer, "ffn_gate", y), common.linear(layer, "ffn_up", y))
@@ -103,6 +119,8 @@ def shares_of(n: int, side: int) -> NDArray[np.float32]:
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
     out = qwen.values(c, pixels)
+    if not c.n_learned:
+        return out
     n = len(out["patches"])
     h, w = (side // c.patch_size for side in pixels.shape[:2])
     lines, columns = shares_of(h, c.side), shares_of(w, c.side)

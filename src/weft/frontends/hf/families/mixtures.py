@@ -282,7 +282,10 @@ def _chat_keys(c: Config) -> Pairs:
 
 def _glm_halves(c: Config, name: str, values: Values) -> Named:
     """Puts the rows of queries and keys of GLM-4.1V in the order in which halves rotate, as files
-    with sections have them."""
+    with sections have them. Layers behind the last of GLM-OCR, which draft tokens, are left out."""
+    layer = name.partition("layers.")[2].partition(".")[0]
+    if layer.isdigit() and int(layer) >= c.n_layer:
+        return
     if c.rope.get("mrope_section") and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
         n_rot = int(c.head_dim * c.rope.get("partial_rotary_factor", 0.5))
         order = [*range(0, n_rot, 2), *range(1, n_rot, 2), *range(n_rot, c.head_dim)]
