@@ -14,7 +14,7 @@ from tests.cli.in_process import weft as command
 from tests.llm.tiny import metadata, weights, write_model
 from weft import quants
 from weft.dtype import DTYPES
-from weft.errors import FormatError
+from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.row_forms import ROW_FORMS, RowForm
 from weft.frontends.gguf.writer import write_gguf
@@ -111,6 +111,11 @@ def test_inspect_names_the_types(models: tuple[Path, Path]) -> None:
     assert done.returncode == 0
     for text in ("iq4_ks_r4 (iq4_ks in memory)", "iq4_kss (iq4_ks in memory)", "iq2_kl"):
         assert text in done.stdout
+
+
+def test_experts_in_such_forms_do_not_stay_in_the_file(models: tuple[Path, Path]) -> None:
+    with pytest.raises(ContextError, match="has experts in iq2_ks, which are brought into another"):
+        Context(Model.open(models[0]), 48, expert_budget="1M")
 
 
 @pytest.mark.parametrize(
