@@ -14,7 +14,7 @@ from tests.cli.in_process import weft as command
 from tests.llm.tiny import metadata, weights, write_model
 from weft import quants
 from weft.dtype import DTYPES
-from weft.errors import FormatError
+from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.row_forms import ROW_FORMS, RowForm
 from weft.frontends.gguf.writer import write_gguf
@@ -113,6 +113,11 @@ def test_inspect_names_the_types(models: tuple[Path, Path]) -> None:
         assert text in done.stdout
 
 
+def test_experts_in_such_forms_do_not_stay_in_the_file(models: tuple[Path, Path]) -> None:
+    with pytest.raises(ContextError, match="has experts in iq2_ks, which are brought into another"):
+        Context(Model.open(models[0]), 48, expert_budget="1M")
+
+
 @pytest.mark.parametrize(
     "args", [("quantize", "IN", "OUT", "IQ4_KS"), ("gguf", "set", "IN", "general.name", "b", "OUT")]
 )
@@ -168,9 +173,11 @@ def test_tensors_that_overlap_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_only_a_beginning_is_planned(tmp_path: Path) -> None:
-    """The bytes that are missing are those of the file, not those of memory."""
+    """The bytes that are missing are counted as in the file, and read as zeros without memory."""
     form = FORMS["iq2_ks"]
     path = one_tensor(tmp_path / "m.gguf", form.id, [512, 4], 0)
     with open_gguf(path, whole=False) as file:
         assert file.n_missing == form.nbytes((512, 4)) == 4 * 142
-        assert file.tensors["w"].nbytes == 4 * DTYPES["iq2_ks"].row_bytes(512)
+        tensor = file.tensors["w"]
+        assert tensor.nbytes == tensor.data.size == 4 * DTYPES["iq2_ks"].row_bytes(512)
+        assert tensor.data.strides == (0,)

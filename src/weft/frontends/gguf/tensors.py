@@ -141,6 +141,8 @@ def _place(map_: FileMap, name: str, id_: int, ne: tuple[int, ...], start: int) 
         return TensorInfo(name, dtype, ne4, len(ne), start, nbytes, map_)
 
     def make() -> NDArray[np.uint8]:
+        if not map_.whole and start + n_stored > map_.size:
+            return np.broadcast_to(np.zeros(1, np.uint8), (nbytes,))  # as `FileMap.view` has them
         return form.in_memory(map_.view(start, n_stored), ne4[0])
 
     place = start, n_stored

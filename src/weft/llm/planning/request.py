@@ -304,6 +304,9 @@ def _with_experts(
         leaves.append(leaf)
     if not stacks:
         has = "no experts" if model.config.moe is None else "none that only the cpu reads"
+        made = [t for leaf in layers if (t := model.file.tensors.get(leaf.name)) and t.offset < 0]
+        if made:
+            has = f"experts in {made[0].stored_type}, which are brought into another form at load"
         raise ContextError(
             "is for mixtures of experts on the cpu, and "
             f"{model.file.path.name} has {has}; leave it out",
