@@ -124,7 +124,7 @@ def speeds(
         line = [*command, *options, "--output-format", "jsonl"]
         line += ["-r", "1"] if own else ["-c", str(cells(options))]
     else:
-        line = [*command, *options, "-r", "1", "-o", "jsonl"]
+        line = [*command, *options, "-r", "1", "-o", "json"]  # ik_llama.cpp has no jsonl
     try:
         run = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **preload})
     except OSError as e:
@@ -133,9 +133,11 @@ def speeds(
         last = run.stderr.strip().splitlines()[-1:]
         raise PeerError(f"{shlex.join(line)} ended with code {run.returncode}: {''.join(last)}")
     found: dict[str, float] = {}
-    for answer in map(
-        json.loads, filter(lambda text: text.startswith("{"), run.stdout.split("\n"))
-    ):
+    if "-npl" in options:
+        answers = [json.loads(text) for text in run.stdout.split("\n") if text.startswith("{")]
+    else:
+        answers = json.loads(run.stdout)
+    for answer in answers:
         if "pl" in answer:
             found[f"{answer['pl']} x pp{answer['pp']}"] = answer["speed_pp"]
             found[f"{answer['pl']} x tg{answer['tg']}"] = answer["speed_tg"]

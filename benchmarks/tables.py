@@ -185,8 +185,8 @@ TABLES = {
     "reading": Table(
         "Generation as bytes of weights per second beside what memory gives, in the same run: the "
         "first layers (4, 3 and 2) of shapes of 1, 3 and 8 billion weights, tokens per second of "
-        "the clock, medians of five",
-        f"reading.py {READ} --threads 1,2 {{peers}}", {}, printed,
+        "the clock, medians of three",
+        f"reading.py {READ} --threads 1,2 -r 3 {{peers}}", {}, printed,
     ),
     "long": Table(
         "512 prompt tokens and 16 generated ones behind a long text in the cache, one thread, "
