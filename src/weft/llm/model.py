@@ -313,7 +313,7 @@ class Model:
             states_in = G.input("states_in", (n_tokens, width), "f32")
             step = replace(step, states_in=states_in, fused=fused)
         chosen = self.config.blocks
-        if chosen is not None and cache.size > chosen.top_k * chosen.size:
+        if chosen is not None and chosen.chooses(cache.size):
             n_blocks = chosen.n_blocks(cache.size)
             places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")
             forced = G.input("forced_blocks", (n_tokens, n_blocks), "f32")
