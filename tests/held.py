@@ -1,10 +1,12 @@
 """Writes down what the results of each architecture are held against:
 
     python tests/held.py
+    python tests/held.py --page
 
 It runs the tests that compare models with a reference, notes the architecture of every model that
 they open, and writes `src/weft/frontends/held.json`, and `docs/held.md` from it. Golden files are
-those of `../shared/vectors`.
+those of `../shared/vectors`. With `--page` it runs no tests, and writes the page
+of the data that are there.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ VECTORS = ROOT.parent / "shared/vectors/models"
 FILES = {
     "transformers": "test_hf_models test_hf_settings test_hf_encoders test_hf_older test_hf_bitnet "
     "test_hf_recurrent test_beside_transformers test_encoders_beside_transformers test_t5",
-    "numpy": "test_beside_numpy test_rwkv test_llama test_next_layer",
+    "numpy": "test_beside_numpy test_rwkv test_llama test_next_layer test_drafters",
     "scenarios": "test_llama_relatives test_other_architectures test_recurrent "
     "test_recurrent_together test_sequences",
 }
@@ -36,7 +38,8 @@ FILES = {
 BESIDE = (
     "test_logits", "test_embeddings_of_transformers", "test_scores_of_transformers",
     "test_the_papers_equations", "test_against_numpy", "test_talkie", "test_refact",
-    "test_a_file_that_lacks_settings", "test_the_encoder_alone",
+    "test_a_file_that_lacks_settings", "test_the_encoder_alone", "test_the_same_logits",
+    "test_folders_and_their_files_have_the_logits", "test_eagle3_against", "test_dflash_against",
 )  # fmt: skip
 """Beginnings of the names of tests that compare logits, embeddings or scores with a reference; in
 the files `*_beside_transformers.py` all tests do."""
@@ -81,11 +84,14 @@ class Recorder:
         yield
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        from weft.frontends.architectures import FILES as ARCHITECTURES_BY_FILE
+
         if report.when != "call" or not report.passed:
             return
         function, _, case = report.nodeid.rpartition("::")[2].partition("[")
         compares = function.startswith(BESIDE) or "beside_transformers" in report.nodeid
-        for arch in self._seen:
+        drafters = self._seen & {*ARCHITECTURES_BY_FILE["drafters"]}
+        for arch in drafters or self._seen:  # the model that they draft for is not compared
             if self.kind != "scenarios" and compares:
                 self.found[arch].add(case.removesuffix("]") or function.removeprefix("test_"))
             elif self.kind == "scenarios" and function in SCENARIOS:
@@ -107,18 +113,22 @@ def golden() -> dict[str, set[str]]:
 
 
 def page(rows: dict[str, dict[str, list[str]]]) -> str:
-    """The page with the table of all architectures."""
+    """The page with the table of all architectures, with or without data."""
+    from weft.llm.models import ARCHITECTURES
+
     head = (
         "# What each architecture was held against\n\n"
         "Made by `python tests/held.py` of tests that passed: the scenarios of golden files of "
         "llama.cpp, the models with\n"
         "the logits or embeddings of transformers, the models that equal their equations in NumPy, "
         "and the scenarios\n"
-        "in which the same tokens gave the same logits. `weft inspect` says it of a model.\n\n"
+        "in which the same tokens gave the same logits. Numbers count scenarios and models. "
+        "`weft inspect` says it of a model.\n\n"
         "| architecture | golden | transformers | NumPy | scenarios |\n|---|---|---|---|---|\n"
     )
     lines = []
-    for arch, row in rows.items():
+    for arch in sorted({*ARCHITECTURES, *rows}):
+        row = rows.get(arch, {"scenarios": []})
         counts = (str(len(row.get(name, ())) or "") for name in ("golden", "transformers", "numpy"))
         lines.append(f"| `{arch}` | {' | '.join(counts)} | {', '.join(row['scenarios'])} |\n")
     return head + "".join(lines)
@@ -135,7 +145,11 @@ def same_blocks(rows: Collection[str]) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    """Writes the data, unless `--page` is given, and the page."""
+    if [*arguments] == ["--page"]:
+        PAGE.write_text(page(json.loads(DATA.read_text("utf-8"))), "utf-8")
+        return 0
     found = {"golden": golden()}
     for kind, names in FILES.items():
         recorder = Recorder(kind)
@@ -153,4 +167,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -56,7 +56,7 @@ RECURRENT: dict[str, tuple[str, dict[str, object]]] = {
         | {
             "expert_shared_feed_forward_length": 12,
             "rope.scaling.finetuned": False,
-            "residual_scale": 0.5,
+            "residual_scale": 2.0,
             "logit_scale": 2.0,
         },
     ),
@@ -87,7 +87,7 @@ RECURRENT: dict[str, tuple[str, dict[str, object]]] = {
             "expert_used_count": 2,
             "block_count": 3,
             "full_attention_interval": 3,
-            "residual_scale": 1.3,
+            "residual_scale": 2.0,
             "rope.dimension_count": 2,
         },
     ),

@@ -224,7 +224,7 @@ def test_what_such_a_model_cannot_is_refused_by_name(
     for options, match in (
         ({"logprobs": 2}, "logprobs are of models that write token by token"),
         ({"json_schema": {}}, "a JSON schema .*by diffusion"),
-        ({"repeat_penalty": 1.2}, "penalties .*by diffusion"),
+        ({"repeat_penalty": 1.2}, "repeat_penalty follows .*by diffusion"),
         ({"diffusion_eps": 0.1, "diffusion_block_length": 2}, "both given"),
     ):  # fmt: skip
         with pytest.raises(ContextError, match=match):

@@ -74,7 +74,7 @@ def convert_folder(
     if to not in OUTPUT_TYPES:
         raise FormatError(f"unknown type {to!r}; choose one of {', '.join(OUTPUT_TYPES)}")
     folder = read_tower_folder(source) if mmproj else read_folder(source, adjacent=True)
-    if to != "auto":  # MXFP4 and NVFP4 stay blocks in the reference's files, too
+    if to != "auto":
         folder = replace(folder, tensors=[(n, _loosened(v)) for n, v in folder.tensors])
     if change is not None:
         folder = replace(folder, tensors=change(folder.tensors))
@@ -91,7 +91,9 @@ def convert_folder(
 
 
 def _loosened(values: Values) -> Values:
-    return values if values.kind in ("mxfp4", "nvfp4") else values.unpacked()
+    """Blocks as floats. Tables of numbers stay, and so do blocks that the reference writes."""
+    stays = values.kind in ("mxfp4", "nvfp4") or not find_dtype(values.kind).is_quantized
+    return values if stays else values.unpacked()
 
 
 class _Rows:

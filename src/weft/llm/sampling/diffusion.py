@@ -209,10 +209,11 @@ def n_computed(params: SamplingParams, usual: DiffusionConfig, length: int) -> t
 
 def require_diffusion(params: SamplingParams) -> None:
     """Raises ContextError for options of sampling that need the tokens in front of each."""
-    name = "a grammar, a JSON schema or a regular expression" if params.constrained else ""
-    name = name or next(iter(of_order(params)), "")
-    if name:
-        raise ContextError(
-            f"{name} follows a text token by token, and this model writes in any order (by "
-            "diffusion); leave it out"
-        )
+    why = (
+        "follows a text token by token, and this model writes in any order (by diffusion); "
+        "leave it out"
+    )
+    if params.constrained:
+        raise ContextError(f"a grammar, a JSON schema or a regular expression {why}")
+    for name in of_order(params):
+        raise ContextError(why, argument=name)

@@ -387,8 +387,8 @@ def _check(name: str, kind: type, value: Any, low: float, high: float) -> None:
     if not low <= number <= high or abs(number) == _INF:
         if low == -_INF:
             raise ContextError(f"is {value}; it must be finite", argument=name)
-        end = " or more" if high == _INF else f" to {high:g}"
-        raise ContextError(f"is {value}; it must be {low:g}{end}", argument=name)
+        end = " or more" if high == _INF else f" to {high:.7g}"
+        raise ContextError(f"is {value}; it must be {low:.7g}{end}", argument=name)
 
 
 def _algorithm(given: str | int) -> str:
@@ -396,6 +396,11 @@ def _algorithm(given: str | int) -> str:
     if name.isdecimal() and int(name) < len(ALGORITHMS):
         return ALGORITHMS[int(name)]
     name = _ALGORITHMS.get(name, name)[:60]
+    if name.lstrip("_").isdecimal():
+        raise ContextError(
+            f"is {given}; it must be 0 to {len(ALGORITHMS) - 1}, or a name: "
+            f"{', '.join(ALGORITHMS)}", argument="diffusion_algorithm",
+        )  # fmt: skip
     require_choice("diffusion_algorithm", name, ALGORITHMS, ContextError)
     return name
 

@@ -232,10 +232,17 @@ def _does_something(p: SamplingParams, name: str) -> bool:
     return not neutral[name]
 
 
+_PENALTIES = {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+"""The options of penalties, and the values without an effect."""
+
+
 def of_order(p: SamplingParams) -> list[str]:
     """The options that have an effect by the tokens in front of the one that is drawn."""
-    names = [name for name in ("penalties", "dry", "adaptive_p") if _does_something(p, name)]
-    return names + ["mirostat"] * bool(p.mirostat)
+    found = [name for name in _PENALTIES if getattr(p, name) != _PENALTIES[name]]
+    found = found if _does_something(p, "penalties") else []
+    found += ["dry_multiplier"] * _does_something(p, "dry")
+    found += ["adaptive_target"] * _does_something(p, "adaptive_p")
+    return found + ["mirostat"] * bool(p.mirostat)
 
 
 def _greedy(p: SamplingParams, active: list[str]) -> bool:
