@@ -140,6 +140,8 @@ def test_what_cannot_be_computed(tmp_path: Path) -> None:
         Context(Model.open(tmp_path), 64, embeddings=True)
     with pytest.raises(ContextError, match="a model with an encoder cannot go on"):
         LLM(tmp_path, n_ctx=64, context_shift=True)
+    with pytest.raises(ContextError, match="attention with biases of distances reads values"):
+        LLM(tmp_path, n_ctx=64, type_v="q8_0")
     with LLM(tmp_path, n_ctx=64) as llm, pytest.raises(ContextError, match="texts that go on"):
         llm.perplexity([5] * 64, n_ctx=16)
     done = weft("bench", tmp_path, "-p", "4", "-n", "1")
