@@ -87,6 +87,15 @@ def test_a_small_context_chooses_as_a_large_one(path: Path, n_ctx: int) -> None:
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+@pytest.mark.parametrize("n_gpu_layers", [2, 99])
+def test_on_a_device_with_memory_of_its_own(path: Path, n_gpu_layers: int) -> None:
+    """What is chosen is written where it is read."""
+    c = Context(Model.open(path), 48, type_k="f32", type_v="f32", devices=["reference", "cpu"],
+                n_gpu_layers=n_gpu_layers, activations="f32", n_threads=1)  # fmt: skip
+    want = context(path).decode(TOKENS, outputs="all")
+    np.testing.assert_allclose(c.decode(TOKENS, outputs="all"), want, atol=1e-4)
+
+
 def test_positions_that_are_far_apart(path: Path) -> None:
     c = context(path)
     c.decode(TOKENS[:4])

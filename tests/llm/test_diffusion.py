@@ -240,6 +240,9 @@ def test_what_such_a_model_cannot_is_refused_by_name(
         llm.perplexity([1, *range(3, 70)], n_ctx=16)
     with pytest.raises(ContextError, match="nothing can draft"):
         Opening(folder / "dream.gguf", drafting=DraftOptions(layers=True))
+    with weft.LLM(folder / "dream.gguf", n_ubatch=8) as small:
+        with pytest.raises(ContextError, match=r"has 9 tokens, and this .* n_ubatch 8"):
+            small.generate([1, *range(3, 11)], max_tokens=4)
     with weft.LLM(folder / "dream.gguf", context_shift=True) as shifting:
         with pytest.raises(ContextError, match="leave out context_shift"):
             shifting.generate("a", max_tokens=4)

@@ -126,6 +126,19 @@ def test_several_sequences(tmp_path: Path) -> None:
     near(context.decode([5], [at], seqs=[[1]])[0], wanted(model, prompts[1], [*answers[1], 5])[-1])
 
 
+def test_quantized_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys may be quantized; values are read column by column."""
+    monkeypatch.setitem(SHAPE, "d_kv", 32)
+    make(tmp_path, "first")
+    rows, model = [], Model.open(tmp_path)
+    for type_k in ("f32", "q8_0"):
+        context = Context(model, 64, type_k=type_k, type_v="f32", n_threads=1)
+        rows.append(context.decode([*context.beginning(random_ids(9, 1)), 5, 6])[0])
+    assert 0 < np.abs(rows[1] - rows[0]).mean() < 0.1 * np.abs(rows[0]).mean()
+    with pytest.raises(ContextError, match="attention with biases of distances reads values"):
+        Context(model, 64, type_v="q8_0")
+
+
 def test_what_cannot_be_computed(tmp_path: Path) -> None:
     make(tmp_path, "first")
     context = Context(Model.open(tmp_path), 64, **F32)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.bounds import DIFFUSION_TOKENS
-from weft.errors import ContextError
+from weft.errors import ContextError, ContextFull
 from weft.llm.compute.context import Context
 from weft.llm.compute.steps import Step
 from weft.llm.config import DiffusionConfig
@@ -57,6 +57,12 @@ class DiffusionWriter(Writer):
 
     def check(self, request: Request) -> None:
         """Raises ContextError for a request that can never be served."""
+        n, most = len(request.prompt), self.context.n_ubatch
+        if most < n <= self.context.n_ctx_seq:
+            raise ContextFull(
+                f"the prompt has {n} tokens, and this model, which reads a whole text at once (by "
+                f"diffusion), has `n_ubatch` {most}; shorten the prompt or leave `n_ubatch` out"
+            )
         super().check(request)
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(request, name) is not None:
@@ -67,7 +73,7 @@ class DiffusionWriter(Writer):
         if request.n_keep is not None:
             raise ContextError(
                 "this model writes in any order (by diffusion), so that its texts cannot go on "
-                "when the context is full; leave out context_shift"
+                "when the context is full; leave out `context_shift`"
             )
         require_diffusion(request.sampling)
         n_steps, n_rows = n_computed(request.sampling, self._usual, self._length(request))

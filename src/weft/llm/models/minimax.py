@@ -138,7 +138,8 @@ class BlockAttention:
         # a row behind the cells, for positions that no cell has
         rows = G.cont(G.permute(scores, 1, 0, 2, 3))  # [heads, n_kv, n_tokens]
         nowhere = G.repeat(G.constant([-math.inf]), (n_head, 1, n_tokens, 1))
-        by_place = G.get_rows(G.concat(rows, nowhere, 1), places)  # [heads, positions, n_tokens]
+        rows = G.concat(rows, nowhere, 1)
+        by_place = G.get_rows(rows, places)  # [heads, positions, n_tokens]
         by_place = G.cont(G.permute(by_place, 1, 0, 2, 3))
         best = G.pool_1d(by_place, "max", blocks.size, blocks.size)  # [n_blocks, heads, n_tokens]
         best = G.top_k(G.add(best, G.reshape(forced, n_blocks, 1, n_tokens)), blocks.top_k)
@@ -147,7 +148,8 @@ class BlockAttention:
             G.reshape(best, blocks.top_k * n_head, n_tokens),
         )
         cells = G.reshape(cells, blocks.size * blocks.top_k, n_head, n_tokens)
-        none = G.repeat(G.constant([-math.inf]), (1, n_kv + 1, n_head, n_tokens))
+        # made of what was computed, so that it is on the device that writes into it
+        none = G.reshape(G.fill(rows, -math.inf), 1, n_kv + 1, n_head, n_tokens)
         zeros = G.repeat(G.constant([0.0]), (1, blocks.size * blocks.top_k, n_head, n_tokens))
         flags = G.set_rows(none, zeros, cells)
         return G.reshape(flags, n_kv + 1, n_head, n_tokens)

@@ -554,9 +554,14 @@ def _require_flash(options: ContextOptions, config: ModelConfig) -> None:
     # compressed keys and the keys beside them are the values as well
     argument = "type_v" if config.compression is None else "type_k"
     name: str = getattr(options, argument)
-    if not options.flash and name in CACHE_TYPES and find_dtype(name).is_quantized:
+    if name not in CACHE_TYPES or not find_dtype(name).is_quantized:
+        return
+    biased = config.n_buckets > 0
+    if biased or not options.flash:
+        way = "with biases of distances" if biased else "without flash"
+        more = "" if biased else "leave `flash` on, or "
         raise ContextError(
-            f"is {name}, but attention without flash reads values column by column and cannot "
-            f"cut blocks; leave `flash` on, or make `{argument}` f16",
+            f"is {name}, but attention {way} reads values column by column and cannot cut blocks; "
+            f"{more}make `{argument}` f16",
             argument=argument,
         )
