@@ -204,7 +204,7 @@ def n_computed(params: SamplingParams, usual: DiffusionConfig, length: int) -> t
     a step reads."""
     _, block = schedule_of(params, usual)
     n_blocks = -(-length // block) if block else 1
-    # steps of `origin` may write nothing, and those of the others write one token at least
+    # a step of `origin` may write nothing; any other step writes one token at least
     draws = params.diffusion_algorithm == "origin" and length > 0
     most = params.diffusion_steps if draws else length
     return max(min(params.diffusion_steps, most), n_blocks), min(block or length, length)
