@@ -73,6 +73,13 @@ LOG_NODES = 1 << 16
 """Maximum number of nodes of a graph in such a log."""
 LOG_LINE = 1 << 12
 """Maximum number of characters of a line of a log; a longer one is read in pieces."""
+ENCODING_SECONDS = 20
+"""Seconds of a processor that the package tokenizers may take to read a tokenizer.json, or for a
+text."""
+ENCODING_BYTES_PER_SECOND = 1 << 16
+"""A longer text may take one more second for each of these bytes."""
+ENCODING_MEMORY = 4 << 30
+"""Maximum number of bytes of address space of the process in which that package encodes texts."""
 RANK_UNITS = 1 << 26
 """Maximum of the squares of the lengths of tokens, summed over a vocabulary of ranks, which is the
 work of finding its merges; and maximum number of bytes of its file."""

@@ -34,7 +34,7 @@ COMMANDS = {
     "keys": "Add, list or revoke keys of a server, or show what they used.",
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",
-    "transcribe": "Write down what is said in sounds, with times.",
+    "transcribe": "Write down what is said in sounds, with a model of Whisper.",
     "compare": "Compare models on a text: size, perplexity, KL divergence, speed.",
     "perplexity": "Say how well a model predicts a text.",
     "imatrix": "Measure how much each column of a model's weights counts.",

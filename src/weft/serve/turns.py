@@ -41,8 +41,8 @@ class Turns:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a function, which runs in another thread. A request that is cancelled
         leaves the thread behind; the next call begins when that one has ended."""
-        return await run_in_threadpool(self._alone, function, *args, **kwargs)
+        return await run_in_threadpool(self._alone, lambda: function(*args, **kwargs))
 
-    def _alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _alone(self, function: Callable[[], T]) -> T:
         with self._calling:
-            return function(*args, **kwargs)
+            return function()

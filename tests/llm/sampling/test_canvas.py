@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -217,3 +218,14 @@ def test_options_that_follow_the_order_of_tokens_are_refused() -> None:
     for one in options:
         with pytest.raises(ContextError, match="by diffusion"):
             Canvas(PROMPT, 4, SamplingParams(**one), mask=MASK, usual=DiffusionConfig(False, 0))
+
+
+def test_steps_that_write_nothing_count() -> None:
+    """Steps of `origin` draw which masks they write, and may draw none: there are as many as asked
+    for, however short the answer is."""
+    p = SamplingParams(diffusion_algorithm="origin", diffusion_eps=0.001, diffusion_steps=40)
+    usual = DiffusionConfig(True, 0)
+    assert n_computed(p, usual, 2) == (40, 2)
+    assert n_computed(replace(p, diffusion_algorithm="entropy"), usual, 2) == (2, 2)
+    counts = [len(quickly(2, replace(p, seed=seed), usual)) for seed in range(9)]
+    assert 2 < max(counts) <= 40

@@ -12,7 +12,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from weft.errors import WeftError
+from weft.files import read_text
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.package_tokenizer import PackageTokenizers, has_package
 
 UNKNOWN = "huggingface"
 """The name of a pre-tokenizer that neither the vocabulary nor its steps tell."""
@@ -151,16 +154,14 @@ def _steps(how: Mapping[str, Any]) -> Iterator[str]:
 
 def _by_vocabulary(c: Config) -> str | None:
     """The name of a published vocabulary, if the package `tokenizers` is there to encode PROBE."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
+    if not has_package():
         return None
     if (c.json("tokenizer.json").get("model") or {}).get("continuing_subword_prefix"):
         return None  # the library may end the process
+    made = PackageTokenizers()
     try:
-        ids = Tokenizer.from_file(str(c.folder / "tokenizer.json")).encode(PROBE).ids
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # the library raises Exception, or panics, for files that it cannot read
+        made.add("", read_text(c.folder / "tokenizer.json"))
+        ids = made.encode("", PROBE, special=True)
+    except (OSError, ValueError, WeftError):  # the library cannot read all files
         return None
     return _NAME_OF.get(hashlib.sha256(str(ids).encode()).hexdigest()[:12])

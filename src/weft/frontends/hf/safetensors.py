@@ -70,7 +70,7 @@ def read_safetensors(file: FileMap) -> dict[str, Stored]:
 
 
 def metadata_of(file: FileMap) -> Mapping[str, Any]:
-    """What the header of a mapped file says beside its tensors. Raises FormatError for a file that
+    """The metadata in the header of a mapped file. Raises FormatError for a file that
     is damaged."""
     found = _header(file)[0].get("__metadata__") or {}
     if not isinstance(found, dict):

@@ -204,7 +204,10 @@ def n_computed(params: SamplingParams, usual: DiffusionConfig, length: int) -> t
     a step reads."""
     _, block = schedule_of(params, usual)
     n_blocks = -(-length // block) if block else 1
-    return max(min(params.diffusion_steps, length), n_blocks), min(block or length, length)
+    # a step of `origin` may write nothing; any other step writes one token at least
+    draws = params.diffusion_algorithm == "origin" and length > 0
+    most = params.diffusion_steps if draws else length
+    return max(min(params.diffusion_steps, most), n_blocks), min(block or length, length)
 
 
 def require_diffusion(params: SamplingParams) -> None:

@@ -15,6 +15,9 @@ from weft.errors import TokenizerError
 from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.vocab import TokenType, Vocab
 
+_WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+          TokenizerError)  # fmt: skip
+"""Errors for a tokenizer.json with values of a wrong kind, or of the package."""
 _FRONT = {"add_prefix_space": False, "prepend_scheme": "never"}
 
 
@@ -23,14 +26,13 @@ class HuggingFaceTokenizer:
 
     def __init__(self, vocab: Vocab) -> None:
         """Raises TokenizerError without the package, and for a damaged tokenizer.json."""
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
+        from weft.frontends.hf.package_tokenizer import PackageTokenizers, has_package
+
+        if not has_package():
             raise TokenizerError(
                 f"the tokenizer of this file ({WHOLE_TOKENIZER}) needs the package tokenizers; "
                 "install it with: pip install 'weft[hf]'"
-            ) from None
-        self._read = Tokenizer.from_str
+            )
         try:
             data = json.loads(vocab.metadata.get_str(WHOLE_TOKENIZER))
         except (ValueError, RecursionError):
@@ -47,33 +49,30 @@ class HuggingFaceTokenizer:
         self._data = data
         control = (TokenType.CONTROL, TokenType.UNKNOWN)
         self._hidden = set(np.flatnonzero(np.isin(vocab.types, control)).tolist())
-        self._made: dict[tuple[bool, bool], Any] = {}
+        self._made = PackageTokenizers()
         self.encode("", parse_special=True, continues=False)
 
     def encode(self, text: str, *, parse_special: bool, continues: bool) -> list[int]:
         """The ids of a text; the options are the same as for `Tokenizer.encode`.
 
         Raises TokenizerError for a character without a token."""
-        key = (parse_special, continues)
+        key = _key(parse_special, continues)
         try:
             if key not in self._made:
                 data = self._data if parse_special else self._without_control_tokens()
-                self._made[key] = self._read(json.dumps(_inside(data) if continues else data))
-                self._made[key].encode_special_tokens = not parse_special
-            ids: list[int] = self._made[key].encode(text, add_special_tokens=False).ids
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the library raises Exception, or panics
+                whole = json.dumps(_inside(data) if continues else data)
+                self._made.add(key, whole, plain=not parse_special)
+            return self._made.encode(key, text)
+        except _WRONG as error:
             raise TokenizerError(
                 f"{WHOLE_TOKENIZER} cannot encode {text[:40]!r}: {str(error)[:200]}"
             ) from None
-        return ids
 
     def added_pieces(self, vocab: Vocab) -> dict[int, bytes]:
         """The bytes of added tokens, but for control tokens, by id, as the package decodes them."""
-        theirs = self._made[True, False]
         ids = [row["id"] for row in self._data.get("added_tokens") or ()]
-        shown = {i: theirs.id_to_token(i) for i in ids if 0 <= i < len(vocab)}
+        ids = [i for i in ids if 0 <= i < len(vocab)]
+        shown = dict(zip(ids, self._made.named(_key(True, False), ids), strict=True))
         spells = vocab.model in ("llama", "gemma4")
         return {
             i: (text.replace("\u2581", " ") if spells else text).encode()
@@ -106,6 +105,10 @@ class HuggingFaceTokenizer:
             for row in rows
         ]
         return data | {"model": model}
+
+
+def _key(parse_special: bool, continues: bool) -> str:
+    return f"{parse_special} {continues}"
 
 
 def _parts(merge: str | list[str]) -> tuple[str, ...]:
