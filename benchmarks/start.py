@@ -54,7 +54,7 @@ def main() -> None:
             if number:
                 samples[i].append(sample)
     print(f"{args.model}, {args.threads} threads, {args.repetitions} rounds; seconds (minimum)")
-    print("| | " + " | ".join(COLUMNS) + " |\n|---|---|---|---|")
+    print("| command | " + " | ".join(COLUMNS) + " |\n|---|---|---|---|")
     for name, rows in zip(names, samples, strict=True):
         columns = zip(*((s.first, s.whole, s.processor) for s in rows), strict=True)
         cells = (f"{median(values):.3f} ({min(values):.3f})" for values in columns)

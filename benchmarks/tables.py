@@ -194,7 +194,7 @@ TABLES = {
         "Llama-3.2-1B with 16 heads of 128, 4 of them in the cache; six layers of Gemma 3 1B, five "
         "with windows of 512; two layers with DeepSeek-V2-Lite's latent",
         f"benches.py {{peers}} --processor-time -r 1 {cases(LONG, '-t 1 -p 512 -n 16')}",
-        {"ratio": "long texts"}, printed,
+        {}, printed,  # not in the summary: behind a latent, llama.cpp is faster without flash
     ),
     "start": Table(
         "Whole processes that write one token with SmolLM2-135M, two threads, the file in the "

@@ -59,6 +59,8 @@ DECODING_SECONDS = 10.0
 
 TRANSCRIPT_PROMPT = 8192
 """Maximum number of characters of the text in front of a transcript."""
+TRANSCRIPTS_WAITING = 16
+"""Maximum number of requests for transcripts with times that wait, with the one that is written."""
 
 TEMPLATE_UNITS = 1 << 26
 """Units of work that a chat template may take for any conversation: characters, and 16 a step."""

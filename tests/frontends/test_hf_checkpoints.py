@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -463,7 +464,57 @@ def test_parts_that_do_not_fit(tmp_path: Path) -> None:
         (packs | {"a.weight_shape": torch.tensor([N_OUT, 4 * N_IN])}, pack),
         (packs | {"a.weight_scale": torch.ones(N_OUT, 5)}, pack),
         (packs | {"a.weight_packed": torch.ones(2, dtype=torch.int32)}, pack),
+        (packs | {"a.weight_shape": torch.tensor([1 << 36, N_IN])}, pack),
         (fp8, compressed("float-quantized")),
     ):
         with pytest.raises(FormatError), understood(tmp_path):
             values(tmp_path, tensors, **how)
+
+
+def test_blocks_beyond_a_matrix_take_no_memory(tmp_path: Path) -> None:
+    """Sizes of blocks are what a stranger writes, and a matrix is as large as its file."""
+    fp8 = {"a.weight": torch.ones(4, 6).to(F8["e4m3"]), "a.weight_scale_inv": torch.ones(1, 1)}
+    for block in ([1 << 24, 1 << 24], [1 << 60, 1 << 60]):
+        got = values(tmp_path, fp8, quant_method="fp8", weight_block_size=block)
+        assert (got["a.weight"] == 1).all()
+    got = values(tmp_path, table_of_ones({"blocksize": 1 << 44}), quant_method="bitsandbytes")
+    assert (got["a.weight"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"shape": [-4, -8]}, {"shape": [1 << 32, 1 << 32]}, {"nested_offset": {}}, b"[" * 99999,
+        {"blocksize": None}, b"null",
+    ],
+)  # fmt: skip
+def test_hostile_states_of_bitsandbytes(tmp_path: Path, state: Any) -> None:
+    with pytest.raises(FormatError, match=str(tmp_path)), understood(tmp_path):
+        values(tmp_path, table_of_ones(state), quant_method="bitsandbytes")
+
+
+def table_of_ones(state: Any) -> dict[str, Any]:
+    """A matrix of 4 x 8 ones; `state` replaces what is said about it, or is it all, as bytes."""
+    usual = {"shape": [4, 8], "blocksize": 32}
+    text = state if isinstance(state, bytes) else json.dumps(usual | state).encode()
+    return {
+        "a.weight": torch.zeros(16, 1, dtype=torch.uint8), "a.weight.absmax": torch.ones(1),
+        "a.weight.quant_map": torch.ones(16),
+        "a.weight.quant_state.bitsandbytes__nf4": torch.tensor(list(text), dtype=torch.uint8),
+    }  # fmt: skip
+
+
+def test_many_tensors_of_torchao(tmp_path: Path) -> None:
+    """The header of a file is read once, however many tensors it describes."""
+    about = json.dumps({"_type": "Int8Tensor"})
+    names = [f"a{i}" for i in range(3000)]
+    save_file(
+        {f"{name}._weight_qdata": torch.ones(1, 1, dtype=torch.int8) for name in names},
+        tmp_path / "model.safetensors", {f"{name}.weight": about for name in names},
+    )  # fmt: skip
+    c = Config(
+        tmp_path, {"num_hidden_layers": 1, "quantization_config": {"quant_method": "torchao"}}
+    )
+    start = time.process_time()
+    found = readable(c, open_shards(tmp_path))
+    assert len(found) == 3000 and time.process_time() - start < 3

@@ -12,6 +12,7 @@ from tests.llm.made_models import TOKENS, configure, context, keys_of, made_up
 from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
+from weft.llm import Context, Model
 
 ARCH, CHANGES = OTHERS["minimax-m3"]
 ENDS = [TOKENS[8:], TOKENS[6:14]]
@@ -72,6 +73,18 @@ def test_fewer_blocks_are_another_text(tmp_path: Path, alone: list[np.ndarray]) 
     far = context(write(tmp_path, local_blocks=0, top_k=1)).decode(TOKENS[:8] + ENDS[0])[0]
     near = context(write(tmp_path, local_blocks=1, top_k=1)).decode(TOKENS[:8] + ENDS[0])[0]
     assert np.abs(far - near).max() > 1e-3
+
+
+@pytest.mark.parametrize("n_ctx", [5, 6, 7, 48])
+def test_a_small_context_chooses_as_a_large_one(path: Path, n_ctx: int) -> None:
+    """Five tokens fill two blocks, which are all chosen, or parts of three, which are not."""
+    small = Context(Model.open(path), n_ctx, type_k="f32", type_v="f32", devices=["reference"])
+    for start in (0, 2):
+        at = [start + i for i in range(5)]
+        want = context(path).decode(TOKENS[5:10], at, outputs="all")
+        small.clear()
+        got = small.decode(TOKENS[5:10], at, outputs="all")
+        np.testing.assert_allclose(got, want, atol=1e-4)
 
 
 def test_positions_that_are_far_apart(path: Path) -> None:

@@ -95,6 +95,8 @@ def test_quantized_keys(path: Path, tmp_path: Path) -> None:
     ctx = Context(Model.open(file), 48, type_k="q8_0", n_ubatch=5, devices=["cpu"])
     got = ctx.decode(TEXT, outputs="all")
     assert 0 < np.abs(got - exact).mean() < 0.05 * np.abs(exact).mean()
+    with pytest.raises(ContextError, match=r"type_k is q8_0, but attention without flash"):
+        Context(Model.open(file), 48, type_k="q8_0", flash=False)
     with pytest.raises(ContextError, match="blocks of 32 numbers, but heads of"):
         Context(Model.open(path), 48, type_k="q8_0", devices=["cpu"])
 

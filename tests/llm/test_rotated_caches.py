@@ -14,6 +14,7 @@ import pytest
 
 from tests.llm.llama_models import RELATIVES
 from tests.llm.made_models import TOKENS, configure, keys_of, made_up
+from tests.llm.newer_models import NEWER
 from tests.llm.other_models import OTHERS, make_other
 from tests.llm.tiny import metadata, weights, write_model
 from weft import flags
@@ -107,11 +108,11 @@ def rotate_floats(patch: pytest.MonkeyPatch) -> list[int]:
 
 ALGEBRA = [
     "falcon", "mpt", "cohere2", "maincoder", "mimo2", "deepseek2", "deepseek32", "hunyuan-dense",
-    "gemma4", "kimi",
+    "gemma4", "kimi", "minimax-m3", "hy_v4", "nanbeige",
 ]  # fmt: skip
 """Plain, with biases by distance, with windows, with gains behind the rotation by position, with
 keys of another size than values, latent, with indexers, with keys of other layers, beside recurrent
-layers."""
+layers, with chosen blocks, with sinks and gates, with layers that run several times."""
 
 
 @pytest.mark.parametrize("name", ALGEBRA)
@@ -144,7 +145,7 @@ def made(tmp_path: Path, name: str) -> tuple[dict[str, object], dict[str, np.nda
     """Metadata and weights of a tiny model of the tables of other tests."""
     if name in OTHERS:
         return make_other(tmp_path, name)
-    meta = keys_of(*RELATIVES[name])
+    meta = keys_of(*(RELATIVES | NEWER)[name])
     return meta, made_up(configure(tmp_path, meta))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from openai import BadRequestError
+from openai import APITimeoutError, BadRequestError
 
 from tests.serve.in_process import DEMO, Server
 
@@ -18,7 +21,9 @@ pytest.importorskip("transformers")
 from tests.llm import speech_models
 from tests.llm.sounds import wav
 from tests.llm.test_transcriber import noise
+from weft.errors import BusyError
 from weft.llm import Transcriber
+from weft.serve.turns import Turns
 
 SOUND = wav((noise(2.2) * 32768).astype("<i2"))
 
@@ -71,5 +76,44 @@ def test_what_is_refused(server: Server) -> None:
     ):
         with pytest.raises(BadRequestError, match=message):
             hear(server, **options)
+    with pytest.raises(BadRequestError, match="the model knows en, de"):
+        hear(server, language="fr", stream=True)
     with pytest.raises(BadRequestError, match="none of WAV, MP3, FLAC and Ogg"):
         server.client.audio.transcriptions.create(model="x", file=("a.wav", b"x" * 99))
+
+
+def test_clients_that_leave(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that is being written ends before the next request uses the transcriber."""
+    inside, most, once = 0, 0, Transcriber._once
+
+    def slow(self: Transcriber, *args: Any) -> Any:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.1)
+        inside -= 1
+        return once(self, *args)
+
+    monkeypatch.setattr(Transcriber, "_once", slow)
+    for stream in (False, True):
+        for _ in range(2):
+            with pytest.raises((APITimeoutError, httpx.TimeoutException)):
+                client = server.client.with_options(timeout=0.1, max_retries=0)
+                answer: Any = client.audio.transcriptions.create(
+                    model="x", file=("a.wav", SOUND), language="en", stream=stream, temperature=1
+                )
+                list(answer)
+    assert hear(server, temperature=1).usage and most == 1
+
+
+def test_too_many_clients() -> None:
+    async def two() -> None:
+        turns = Turns(1)
+        async with turns.held():
+            with pytest.raises(BusyError, match="1 requests wait already"):
+                async with turns.held():
+                    pass
+        async with turns.held():
+            assert await turns.call(len, "abc") == 3
+
+    asyncio.run(two())

@@ -232,6 +232,11 @@ class BlockConfig:
         """The maximum number of blocks of a text in a cache of `n_cells`."""
         return max(n_cells // self.size + 2, self.top_k)
 
+    def chooses(self, n_cells: int) -> bool:
+        """True if a text in a cache of `n_cells` may have more blocks than are chosen. It need not
+        begin at the first position of a block."""
+        return self.n_blocks(n_cells) > self.top_k
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrentConfig:

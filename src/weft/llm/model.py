@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 class Model:
     """The contents of a model file, without any state of inference; contexts share it."""
 
+    lender: KVCache | None = None
+    """The cache of the target, for a model that drafts and attends to it."""
+
     def __init__(
         self,
         file: GGUFFile,
@@ -79,8 +82,6 @@ class Model:
         """LoRA adapters that texts may use, or None if there are none."""
         self.towers: Sequence[AnyTower] = ()
         """Towers for images and sound that are computed beside the model."""
-        self.lender: KVCache | None = None
-        """The cache of the target, for a model that drafts and attends to it."""
         if adapters is not None:
             from weft.llm.adapter_files import open_adapters  # most models have none
 
@@ -312,7 +313,7 @@ class Model:
             states_in = G.input("states_in", (n_tokens, width), "f32")
             step = replace(step, states_in=states_in, fused=fused)
         chosen = self.config.blocks
-        if chosen is not None and cache.size > chosen.top_k * chosen.size:
+        if chosen is not None and chosen.chooses(cache.size):
             n_blocks = chosen.n_blocks(cache.size)
             places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")
             forced = G.input("forced_blocks", (n_tokens, n_blocks), "f32")

@@ -267,13 +267,10 @@ class DraftModels:
     def plans(self, n_ctx: int, n_seqs: int, types: CacheTypes | None = None) -> list[ContextPlan]:
         """The plans of their contexts, for `n_seqs` texts that share `n_ctx` cells of the types
         `types`."""
-        cache = KVCache(
-            self.model.config,
-            n_ctx,
-            n_seq_max=n_seqs,
-            allocate=False,
-            **(types or CacheTypes())._asdict(),
-        )
+        cache, drafts = None, self.second.config.drafts if self.second else None
+        if drafts is not None and drafts.shares_cache:
+            of = (types or CacheTypes())._asdict()
+            cache = KVCache(self.model.config, n_ctx, n_seq_max=n_seqs, allocate=False, **of)
         return [prepare(model, **sizes) for model, sizes in self._contexts(n_ctx, n_seqs, cache)]
 
     def drafting(self, context: Context, progress: Progress | None = None) -> Drafting | None:
@@ -315,9 +312,10 @@ class DraftModels:
         return drafting
 
     def _contexts(
-        self, n_ctx: int, n_seqs: int, cache: KVCache
+        self, n_ctx: int, n_seqs: int, cache: KVCache | None
     ) -> list[tuple[Model, dict[str, Any]]]:
-        """Each model with the arguments of its context. `cache` is the cache of the model."""
+        """Each model with the arguments of its context. `cache` is the cache of the model, for one
+        that shares it."""
         contexts: list[tuple[Model, dict[str, Any]]] = []
         options = self.options
         for model in (self.second, self.layer):
@@ -332,6 +330,7 @@ class DraftModels:
             if drafts is not None and drafts.n_state:
                 sizes["states"] = True
             if drafts is not None and drafts.shares_cache:
+                assert cache is not None
                 model = model.reading(cache)
             elif model is self.second:
                 sizes |= options.model_options

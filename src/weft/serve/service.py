@@ -15,7 +15,7 @@ import numpy as np
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 
-from weft.bounds import CONSTRAINTS_AT_ONCE
+from weft.bounds import CONSTRAINTS_AT_ONCE, TRANSCRIPTS_WAITING
 from weft.errors import ContextError
 from weft.llm import Context, Transcriber
 from weft.llm.audio.whisper import SoundTower
@@ -31,6 +31,7 @@ from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 from weft.serve.sampling import usual_values
 from weft.serve.sizes import open_served
+from weft.serve.turns import Turns
 
 _Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -79,8 +80,8 @@ class Service:
         given = options.transcriber
         self.transcriber = None if given is None else Transcriber(given)
         """A model of Whisper that writes transcripts; None: the model itself does, if it hears."""
-        self.transcribing = asyncio.Lock()
-        """Who holds it uses the transcriber."""
+        self.transcribing = Turns(TRANSCRIPTS_WAITING)
+        """Who has the turn uses the transcriber."""
         self.compiling = asyncio.Semaphore(2 * CONSTRAINTS_AT_ONCE)
         """Who holds it compiles constraints in a thread: half of them wait for a process that tries
         a constraint, and half compile what was tried."""

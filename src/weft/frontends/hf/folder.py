@@ -71,6 +71,10 @@ class Folder:
             yield name, file_type if key == "general.file_type" else value
 
 
+_WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of Python for values of a wrong kind."""
+
+
 @contextmanager
 def understood(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Raises FormatError for values of JSON files that are of another kind than they must be."""
@@ -78,7 +82,7 @@ def understood(folder: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except WeftError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _WRONG as error:
         raise FormatError(
             f"{os.fspath(folder)}: config.json or the tokenizer's files have a value of a wrong "
             f"kind ({type(error).__name__}: {str(error)[:100]}); download the folder again"
@@ -150,7 +154,7 @@ def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
     wide = wide or (folder.family.is_kernel(name) and values.kind != "f16")
     dtype = find_dtype("f32" if wide else values.kind)
     ne = values.shape[::-1] or (1,)
-    if len(ne) > 4 or 0 in ne:
+    if len(ne) > 4 or min(ne) < 1:
         raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(values.shape)}")
     padded = (*ne, 1, 1, 1)
     ne4 = (padded[0], padded[1], padded[2], padded[3])
@@ -184,7 +188,9 @@ def stored_bytes(path: Path, name: str, values: Values, dtype: DType) -> NDArray
         x = values.load()
     except MemoryError:
         raise FormatError(f"{path}: no memory for tensor {name}") from None
-    except (IndexError, KeyError, ValueError) as error:  # parts of a quantized checkpoint
+    except WeftError:
+        raise
+    except _WRONG as error:  # parts of a quantized checkpoint
         raise FormatError(
             f"{path}: tensor {name} cannot be put together ({str(error)[:100]}); download the "
             "folder again"

@@ -60,6 +60,26 @@ def read_safetensors(file: FileMap) -> dict[str, Stored]:
     """The tensors of a mapped file, by name and in order of names.
 
     Raises FormatError, which names the file and the tensor, for a file that is damaged."""
+    header, start = _header(file)
+    rows = {
+        name: _stored(file, name, row, start)
+        for name, row in header.items()
+        if name != "__metadata__"
+    }
+    return dict(sorted(rows.items()))
+
+
+def metadata_of(file: FileMap) -> Mapping[str, Any]:
+    """What the header of a mapped file says beside its tensors. Raises FormatError for a file that
+    is damaged."""
+    found = _header(file)[0].get("__metadata__") or {}
+    if not isinstance(found, dict):
+        raise file.error(f"the metadata of the header is not a JSON object; {_AGAIN}")
+    return found
+
+
+def _header(file: FileMap) -> tuple[dict[str, Any], int]:
+    """The header, and the byte at which the data begins."""
     if file.size < 8:
         raise file.error(f"not a safetensors file: it has {file.size} bytes; {_AGAIN}")
     n = int.from_bytes(file.buffer[:8], "little")
@@ -77,12 +97,7 @@ def read_safetensors(file: FileMap) -> dict[str, Stored]:
         raise file.error(f"the header is not JSON ({e}); {_AGAIN}") from None
     if not isinstance(header, dict):
         raise file.error(f"the header is not a JSON object; {_AGAIN}")
-    rows = {
-        name: _stored(file, name, row, 8 + n)
-        for name, row in header.items()
-        if name != "__metadata__"
-    }
-    return dict(sorted(rows.items()))
+    return header, 8 + n
 
 
 def _stored(file: FileMap, name: str, row: Any, start: int) -> Stored:

@@ -505,7 +505,7 @@ def context_options(
         states=_kept(model, arguments.get("states", False)),
         **_expert_options(arguments),
     )
-    _require_flash(options)
+    _require_flash(options, model.config)
     return options
 
 
@@ -550,11 +550,13 @@ def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
     return {"expert_budget": size, "expert_policy": policy or "auto"}
 
 
-def _require_flash(options: ContextOptions) -> None:
-    name = options.type_v
+def _require_flash(options: ContextOptions, config: ModelConfig) -> None:
+    # compressed keys and the keys beside them are the values as well
+    argument = "type_v" if config.compression is None else "type_k"
+    name: str = getattr(options, argument)
     if not options.flash and name in CACHE_TYPES and find_dtype(name).is_quantized:
         raise ContextError(
             f"is {name}, but attention without flash reads values column by column and cannot "
-            "cut blocks; leave `flash` on, or make `type_v` f16",
-            argument="type_v",
+            f"cut blocks; leave `flash` on, or make `{argument}` f16",
+            argument=argument,
         )

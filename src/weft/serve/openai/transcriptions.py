@@ -134,8 +134,8 @@ async def _answer(service: Service, http: Request, task: Task) -> Response:
     finally:
         await form.close()
     if service.transcriber is not None:
-        turn = service.transcribing
-        return await whisper.answer(service.transcriber, turn, http, sound, task, body)
+        turns = service.transcribing
+        return await whisper.answer(service.transcriber, turns, http, sound, task, body)
     more: dict[str, Any] = {}
     if body.response_format == "verbose_json":
         samples = await run_in_threadpool(open_sound, sound, _RATE, files=False)

@@ -33,7 +33,7 @@ from weft.frontends.hf.checkpoints.integers import (
     words_matrix,
 )
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.safetensors import Stored
+from weft.frontends.hf.safetensors import Stored, metadata_of
 from weft.frontends.hf.values import Floats, Values, stored_values
 
 __all__ = ["mxfp4_blocks", "readable"]
@@ -155,11 +155,15 @@ def _torchao(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) 
     """Tensors of torchao, by the parts that it stores of each: `model._weight_qdata`."""
     renamed: dict[str, Stored] = {}
     out = dict(plain)
+    parts: dict[str, list[str]] = {}  # by the beginning of the names
+    for name in stored:
+        parts.setdefault(name.rpartition("._weight_")[0], []).append(name)
+    about = {file: metadata_of(file) for file in {t.file for t in stored.values()}}
     for name, t in stored.items():
         stem, qdata, rest = name.rpartition("._weight_qdata")
         if not qdata or rest:
             continue
-        kind = _class_of(t, f"{stem}.weight")
+        kind = _class_of(about[t.file].get(f"{stem}.weight"))
         if kind not in ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"):
             raise FormatError(
                 f"{c.folder}: {stem} is a {kind} of torchao; weft reads Int8Tensor, "
@@ -171,17 +175,14 @@ def _torchao(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) 
                 new = f"{stem}.weight{end}"
                 renamed[new] = given
                 out[new] = out.pop(f"{stem}._weight_{part}")
-        extra = [n for n in stored if n.startswith(f"{stem}._weight_") and n in out]
+        extra = [n for n in parts[stem] if n in out]
         if extra:
             raise FormatError(f"{c.folder}: torchao's {extra[0]} has no meaning for weft")
     return scaled(c, out, {**stored, **renamed})
 
 
-def _class_of(t: Stored, name: str) -> str:
-    """The class of torchao that the header of a tensor's file names; "tensor" without one."""
-    head = t.file.buffer
-    n = int.from_bytes(head[:8], "little")
-    about = (json.loads(head[8 : 8 + n]).get("__metadata__") or {}).get(name)
+def _class_of(about: Any) -> str:
+    """The class of torchao of a tensor, about which the header of a file says `about`."""
     return str(json.loads(about).get("_type")) if about else "tensor without a class"
 
 

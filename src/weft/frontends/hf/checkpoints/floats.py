@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +94,9 @@ def _product(
         for block in blocks:
             around = [(-(-n // b), m) for (n, m), b in zip(ends, block[::-1], strict=False)]
             if min(block, default=0) > 0 and len(block) > 1 and all(k == m for k, m in around):
-                sizes = [1] * (len(shape) - len(block)) + list(block)
+                whole_block = [1] * (len(shape) - len(block)) + list(block)
+                # a block that reaches beyond the matrix repeats its scale no further
+                sizes = [min(n, k) for n, k in zip(weight.shape, whole_block, strict=True)]
                 break
     axes = range(len(shape) - len(sizes), len(shape))
     spread = list(shape)
@@ -255,9 +258,10 @@ def _table_matrix(c: Config, stem: str, state: Stored, stored: Mapping[str, Stor
     about = json.loads(bytes(state.data))
     shape = tuple(int(n) for n in about["shape"])
     size, weight = int(about["blocksize"]), stored[stem]
-    n = int(np.prod(shape))
-    magnitudes = stored[f"{stem}.absmax"]
-    if size < 2 or 2 * weight.nbytes != n + n % 2 or magnitudes.shape[0] != -(-n // size):
+    n = prod(shape)
+    magnitudes, offset = stored[f"{stem}.absmax"], np.float32(about.get("nested_offset", 0))
+    whole = 2 * weight.nbytes == n + n % 2 and min(shape, default=0) > 0
+    if size < 2 or not whole or magnitudes.shape[0] != -(-n // size):
         raise FormatError(
             f"{c.folder}: {stem} should have {n} codes of 4 bits in blocks of {size}; its "
             "tensors have other sizes: download the model again"
@@ -268,12 +272,12 @@ def _table_matrix(c: Config, stem: str, state: Stored, stored: Mapping[str, Stor
         each = weight.data
         x = table[np.stack((each >> 4, each & 15), -1).reshape(-1)[:n]]
         if magnitudes.kind == "U8":
-            outer = np.repeat(floats_of(stored[f"{stem}.nested_absmax"]), _NESTED)
             inner = floats_of(stored[f"{stem}.nested_quant_map"])[magnitudes.data]
-            most = inner * outer[: inner.size] + np.float32(about["nested_offset"])
+            outer = floats_of(stored[f"{stem}.nested_absmax"])[: -(-inner.size // _NESTED)]
+            most = inner * np.repeat(outer, _NESTED)[: inner.size] + offset
         else:
             most = floats_of(magnitudes)
-        return (x * np.repeat(most, size)[:n]).reshape(shape)
+        return (x * np.repeat(most, min(size, n))[:n]).reshape(shape)
 
     kind = {"float16": "f16", "float32": "f32"}.get(about.get("dtype", ""), "bf16")
     return Values(shape, kind, load)

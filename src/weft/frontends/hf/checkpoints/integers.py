@@ -173,6 +173,11 @@ def words_matrix(
             f"{c.folder}: {stem}.weight_packed has rows of {q.shape[-1]} words, which hold no "
             f"{n_in} codes of 2 to 8 bits; download the model again"
         )
+    if shape[:-1] != q.shape[:-1]:
+        raise FormatError(
+            f"{c.folder}: {stem}.weight_shape says {list(shape)}, and the codes have the sizes "
+            f"{list(q.shape)}; download the model again"
+        )
     bits = fits[0]
     half = np.full((*shape[:-1], 1), 1 << (bits - 1), np.int16)
     scales = _each_row(scales, shape)
