@@ -70,8 +70,8 @@ def read_safetensors(file: FileMap) -> dict[str, Stored]:
 
 
 def metadata_of(file: FileMap) -> Mapping[str, Any]:
-    """What the header of a mapped file says beside its tensors. Raises FormatError for a file that
-    is damaged."""
+    """The metadata of a mapped file, which stand in its header beside the tensors. Raises
+    FormatError for a file that is damaged."""
     found = _header(file)[0].get("__metadata__") or {}
     if not isinstance(found, dict):
         raise file.error(f"the metadata of the header is not a JSON object; {_AGAIN}")
