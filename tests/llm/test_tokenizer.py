@@ -190,8 +190,8 @@ def test_a_token_out_of_range(tokenizer: Tokenizer) -> None:
 
 
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="'plamo2'; supported: llama"):
-        make(tmp_path, **{"tokenizer.ggml.model": "plamo2"})
+    with pytest.raises(TokenizerError, match="'plamo9'; supported: llama"):
+        make(tmp_path, **{"tokenizer.ggml.model": "plamo9"})
     with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.model"):
         make(tmp_path, **{"tokenizer.ggml.model": None})
 

@@ -200,8 +200,10 @@ def test_the_command(small: tuple[Path, Path], tmp_path: Path) -> None:
     first = data["segments"][0]
     start = f"[{subtitles.clock(first['start'])} --> {subtitles.clock(first['end'])}]  "
     assert done.stdout.startswith(start) and done.stderr == ""
-    (tmp_path / "out").mkdir()
-    assert weft("transcribe", "-m", *asked, sound, "--format", "srt", "-o", tmp_path / "out")
+    (tmp_path / "b.mp3").write_bytes(b"no sound")
+    (tmp_path / "a.wav").write_bytes(sound.read_bytes())
+    out = (sound, "--format", "srt", "-o", tmp_path / "out")
+    assert weft("transcribe", "-m", *asked, *out).returncode == 0  # the folder is made
     srt = (tmp_path / "out" / "a.srt").read_text()
     assert srt.startswith(f"1\n{subtitles.clock(first['start'], ',')} --> ")
     assert re.search(r": (english|german) \(\d\d%\)", weft("transcribe", folder, sound).stderr)
@@ -209,7 +211,9 @@ def test_the_command(small: tuple[Path, Path], tmp_path: Path) -> None:
         ((folder,), "SOUND is missing"),
         ((folder, sound, "--timestamps", "--no-times"), "--timestamps needs the times"),
         ((folder, sound, "--temperature", "2"), "it is 0 to 1 here"),
-        ((folder, sound, sound, "-o", tmp_path / "x"), "must be a folder for 2 sounds"),
+        ((folder, sound, tmp_path / "b.mp3", "-o", sound), "is a file; give a folder"),
+        ((folder, sound, tmp_path / "a.wav", "-o", tmp_path), "2 sounds are called a"),
+        ((folder, tmp_path / "b.mp3"), "b.mp3: a sound is none of WAV"),
         (("examples/weft-demo.gguf", sound), "weft transcribe takes Whisper"),
     ):
         done = weft("transcribe", *wrong)

@@ -67,7 +67,7 @@ def test_a_transcript(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"response_format": "srt"}, "times of words"),
+        ({"response_format": "srt"}, "asks for times, which"),
         ({"timestamp_granularities": ["word"]}, "times of words"),
         ({"response_format": "xml"}, "response_format"),
         ({"language": "en\n"}, "language is"),

@@ -20,7 +20,7 @@ _BY_MODEL = ("draft", "draft-simple", "draft_model", "eagle3", "draft-eagle3", "
 """All names of drafts by a model of its own; its file says of what kind it is."""
 _BY_LAYERS = ("mtp", "draft-mtp", "deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp",
               "nemotron_h_mtp", "ernie_mtp", "exaone_moe_mtp")  # fmt: skip
-_KINDS = "ngram, draft, mtp or none"
+_KINDS = "ngram, draft (of any kind of -md MODEL, also draft-eagle3, ...), mtp or none"
 
 
 class DraftFlags(Group):

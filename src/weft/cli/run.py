@@ -263,5 +263,7 @@ def _show_reused(stats: Stats) -> None:
 
 def _show_drafts(stats: Stats) -> None:
     n, right = stats.n_drafted, stats.n_accepted
-    part = f" ({right / n:.0%})" if n else ""
-    say(f"drafting: {right} of {n} guessed tokens were right{part}")
+    if n:
+        say(f"drafting: {right} of {n} guessed tokens were right ({right / n:.0%})")
+    else:
+        say("drafting: no token was guessed; guesses are made where they save time")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -55,7 +56,9 @@ class TranscribeFlags(Group):
         "--format --output-format",
     )  # fmt: skip
     output: Path | None = option(
-        None, "Write here instead of standard output; a folder for several sounds.", "--output -o"
+        None,
+        "Write here instead of standard output; several sounds have a folder, which is made.",
+        "--output -o",
     )
     prompt: str = option("", "Text that may come before, with names as they are written.")
     previous: bool = option(
@@ -85,24 +88,43 @@ def transcribe(
     ] = None,
 ) -> None:
     """Write down what is said in sounds, with a model of Whisper."""
-    given = [*(sounds or ()), *(own.files or ())]
+    given = [Path(path) for path in (*(sounds or ()), *(own.files or ()))]
     if not given:
         raise usage_error("SOUND is missing: a WAV, MP3, FLAC or Ogg file, or - for stdin")
     if own.timestamps and own.whole_windows:
         raise usage_error("--timestamps needs the times that --no-times leaves out")
     if not 0 <= own.temperature <= 1:
         raise usage_error(f"--temperature {own.temperature}: it is 0 to 1 here")
-    if len(given) > 1 and own.output is not None and not own.output.is_dir():
-        raise ContextError(f"--output {own.output}: must be a folder for {len(given)} sounds")
     transcriber = Transcriber(model, threads=threads.thread_options())
+    if len(given) > 1 and own.output is not None:
+        _make_folder(own.output, given)
     for path in given:
-        _one(transcriber, Path(path), own, len(given))
+        _one(transcriber, path, own, len(given))
+
+
+def _make_folder(folder: Path, sounds: list[Path]) -> None:
+    """Makes the folder for the transcripts of several sounds, whose names must differ."""
+    if folder.exists() and not folder.is_dir():
+        raise ContextError(
+            f"--output {folder} is a file; give a folder for transcripts of {len(sounds)} sounds"
+        )
+    [(name, n)] = Counter(path.stem for path in {*sounds}).most_common(1)
+    if n > 1:
+        raise ContextError(
+            f"{n} sounds are called {name}, and --output has one transcript for each name; write "
+            "them one by one"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _one(transcriber: Transcriber, path: Path, own: TranscribeFlags, n: int) -> None:
     """Writes the transcript of a sound."""
     given = read_bytes(path) if str(path) == "-" else path
-    sound = open_sound(given, RATE, long=True)
+    try:
+        sound = open_sound(given, RATE, long=True)
+    except ContextError as error:
+        text = str(error)
+        raise (error if str(path) in text else ContextError(f"{path}: {text}")) from None
     language = own.language
     if language is None and transcriber.languages:
         language, chance = transcriber.language_of(sound)

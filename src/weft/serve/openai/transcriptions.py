@@ -159,11 +159,14 @@ def _body(form: FormData, *, times: bool) -> TranscriptionBody:
     form_ = body.response_format
     if (form_ in ("srt", "vtt") and not times) or body.timestamp_granularities:
         name = "timestamp_granularities" if form_ not in ("srt", "vtt") else "response_format"
-        raise ApiError(
-            400, f"{name} asks for the times of words, which no model here says; leave it out, or "
-            "ask for json, text or verbose_json; weft serve --transcriber gives times of segments",
-            name, "unsupported",
+        instead = (
+            "leave it out, or ask for times of segments (segment)" if times else "leave it out, or "
+            "ask for json, text or verbose_json; weft serve --transcriber gives times of segments"
         )  # fmt: skip
+        what = "the times of words" if body.timestamp_granularities else "times"
+        raise ApiError(
+            400, f"{name} asks for {what}, which no model here says; {instead}", name, "unsupported"
+        )
     if body.language and not re.fullmatch(r"[A-Za-z]{2,20}(-[A-Za-z]{2,8})?", body.language):
         raise ApiError(
             400, f"language is {body.language[:40]!r}; it is a code such as en, or a name",
