@@ -80,6 +80,9 @@ ENCODING_BYTES_PER_SECOND = 1 << 16
 """A longer text may take one more second for each of these bytes."""
 ENCODING_MEMORY = 4 << 30
 """Maximum number of bytes of address space of the process in which that package encodes texts."""
+TOKEN_LENGTH = 1024
+"""Maximum number of characters, or bytes, of a token where every length of token is tried at every
+place of a text (unigrams, WordPiece, PLaMo)."""
 RANK_UNITS = 1 << 26
 """Maximum of the squares of the lengths of tokens, summed over a vocabulary of ranks, which is the
 work of finding its merges; and maximum number of bytes of its file."""

@@ -68,3 +68,15 @@ def test_bytes_must_be_there(tmp_path: Path) -> None:
     few = [token for token in TOKENS if token != "<0x41>"]
     with pytest.raises(TokenizerError, match="<0x41>"):
         make(tmp_path, few)
+
+
+def test_long_tokens_are_refused(tmp_path: Path) -> None:
+    """Every length is tried at every place of a text, whose time would grow with its cube."""
+    for n in (1024, 1025):
+        scores = {"a" * n: -1.0, "a": -2.0}
+        tokens = [*CONTROLS, *BYTES, *scores]
+        if n == 1024:
+            assert len(make(tmp_path, tokens, scores).encode("a" * n)) == 1
+            continue
+        with pytest.raises(TokenizerError, match="token of length 1025"):
+            make(tmp_path, tokens, scores)

@@ -182,3 +182,5 @@ def test_a_vocabulary_needs_an_unknown_token_and_scores(tmp_path: Path) -> None:
         unigram(tmp_path, unknown_token_id=-1)
     with pytest.raises(TokenizerError, match="not finite"):
         make(tmp_path, "t5", TOKENS, TYPES, [*SCORES[:-1], float("nan")])
+    with pytest.raises(TokenizerError, match="token of length 1025"):
+        make(tmp_path, "t5", [*TOKENS[:-1], "a" * 1025], TYPES, SCORES)

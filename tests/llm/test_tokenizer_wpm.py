@@ -83,6 +83,8 @@ def test_decoding(tokenizer: Tokenizer) -> None:
 def test_a_vocabulary_needs_its_special_tokens(tmp_path: Path, missing: str) -> None:
     with pytest.raises(TokenizerError, match=missing):
         make(tmp_path, "bert", TOKENS, SPECIAL, **(KEYS | {missing: None}))
+    with pytest.raises(TokenizerError, match="token of length 1025"):
+        make(tmp_path, "bert", [*TOKENS, "a" * 1025], SPECIAL, **KEYS)
 
 
 @settings(max_examples=examples(3.0))

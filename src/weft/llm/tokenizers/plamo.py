@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from weft.errors import TokenizerError
-from weft.llm.tokenizers.vocab import TokenType, Vocab
+from weft.llm.tokenizers.vocab import TokenType, Vocab, require_short_tokens
 
 _UNKNOWN_COST = 10**7
 _MOST_COST = 2 * 10**7
@@ -44,6 +44,7 @@ class PlamoModel:
             text = vocab.tokens[i].decode("utf-8", "surrogateescape")
             if cost < _MOST_COST:
                 self._tokens[text] = cost, i
+        require_short_tokens(self._tokens)
         self._longest: dict[str, int] = {}
         for text in sorted(self._tokens, key=len):
             self._longest[text[0]] = len(text)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE
-from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
+from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds, require_short_tokens
 
 _SPACE = "\u2581"
 _WHITESPACE = re.compile(f"[{''.join(WHITESPACE)}]+")
@@ -62,6 +62,7 @@ class UnigramModel:
         scores[types == TokenType.USER_DEFINED] = 0
         ids = np.flatnonzero(np.isin(types, _MATCHED))
         texts = [vocab.tokens[i].decode("utf-8", "surrogateescape") for i in ids.tolist()]
+        require_short_tokens(texts)
         self._ids = dict(zip(texts, ids.tolist(), strict=True))
         self._scores = dict(zip(texts, scores[ids].tolist(), strict=True))
         self._longest = {text[0]: len(text) for text in sorted(texts, key=len)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from reprlib import repr as short_repr
@@ -18,6 +18,7 @@ from weakref import WeakMethod
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bounds import TOKEN_LENGTH
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile, Metadata
 from weft.frontends.gguf.format import TOKENIZER_SETTINGS
@@ -411,6 +412,16 @@ def _rstrip(
     kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
     special = set(np.flatnonzero(np.isin(types, kinds)).tolist())
     return frozenset(special - {index.get(t) for t in (b"<unk>", b"<s>", b"<|endoftext|>")})
+
+
+def require_short_tokens(texts: Iterable[str | bytes]) -> None:
+    """Raises TokenizerError for a token that is longer than TOKEN_LENGTH."""
+    longest = max(map(len, texts), default=0)
+    if longest > TOKEN_LENGTH:
+        raise TokenizerError(
+            f"the vocabulary has a token of length {longest}; tokens of this kind of tokenizer may "
+            f"have {TOKEN_LENGTH}: convert the model again"
+        )
 
 
 _MOST_WORDS = 1 << 16

@@ -19,7 +19,7 @@ from functools import partial
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE, CharTable, category
-from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
+from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds, require_short_tokens
 
 _WORD_START = "\u2581"
 _NORMALIZER = "tokenizer.ggml.normalizer"
@@ -50,6 +50,7 @@ class WordPieceModel:
         self._letters = vocab.settings.get("letters", sys.maxsize)
         spell = _spell_exactly if "letters" in vocab.settings else _spell
         self._spelling = CharTable(partial(spell, lower=lower, strip_accents=strip))
+        require_short_tokens(vocab.tokens)
         # the length of the longest token, by first byte
         self._longest = {token[0]: len(token) for token in sorted(vocab.tokens, key=len)}
         self._words = WordIds(self._encode_word)
