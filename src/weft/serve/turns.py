@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fastapi.concurrency import run_in_threadpool
@@ -41,7 +42,7 @@ class Turns:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a function, which runs in another thread. A request that is cancelled
         leaves the thread behind; the next call begins when that one has ended."""
-        return await run_in_threadpool(self._alone, lambda: function(*args, **kwargs))
+        return await run_in_threadpool(self._alone, partial(function, *args, **kwargs))
 
     def _alone(self, function: Callable[[], T]) -> T:
         with self._calling:
