@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from weft.errors import FormatError
+from weft.files import read_json
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.filemap import FileMap
 from weft.frontends.hf.checkpoints import mxfp4_blocks
@@ -178,6 +179,18 @@ def test_a_folder_looks_like_its_file(tmp_path: Path) -> None:
     own_keys = [k for k in file.metadata if not k.startswith("general.")]
     assert [k for k in folder.metadata if k in own_keys] == own_keys
     assert all(folder.metadata.raw(k) == file.metadata.raw(k) for k in own_keys)
+
+
+def test_a_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def counted(path: Path, what: str) -> Any:
+        names.append(path.name)
+        return read_json(path, what)
+
+    monkeypatch.setattr("weft.frontends.hf.config.read_json", counted)
+    open_model(DATA / LLAMA)
+    assert names.count("tokenizer.json") == names.count("tokenizer_config.json") == 1
 
 
 def test_float8() -> None:

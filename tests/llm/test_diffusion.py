@@ -226,7 +226,7 @@ def test_what_such_a_model_cannot_is_refused_by_name(
         ({"json_schema": {}}, "a JSON schema .*by diffusion"),
         ({"repeat_penalty": 1.2}, "repeat_penalty follows .*by diffusion"),
         ({"diffusion_eps": 0.1, "diffusion_block_length": 2}, "both given"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ContextError, match=match):
             llm.generate("a", max_tokens=4, **options)
     with pytest.raises(ContextError, match="reads 40 rows"):

@@ -137,7 +137,7 @@ class BenchFlags(Group):
         False,
         "Find the -t, -tb and -ub that are fastest, of those listed or of the usual ones, and "
         "remember them for `weft run`, `chat` and `serve`. Results stay the same.",
-    )  # fmt: skip
+    )
     tune_seconds: float = option(
         90.0, "With --tune: about how long it may take.", metavar="SECONDS"
     )

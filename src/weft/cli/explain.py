@@ -73,12 +73,12 @@ class ExplainFlags(Group):
         "Plan for several machines: a profile of each (a.toml b.toml), the one that you work at "
         "first, or a file of `weft calibrate --machines`; or for workers that run.",
         metavar="FILE...|HOST:PORT,...",
-    )  # fmt: skip
+    )
     link: list[str] | None = option(
         None,
         "With --machines: the network between them, e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us for two.",
         metavar="RATE,DELAY",
-    )  # fmt: skip
+    )
     why: str | None = option(None, "All that is known of one node or weight.", metavar="NAME")
     tokens: int | None = option(
         None, "Show the plan for batches of so many tokens; default: the largest."

@@ -107,7 +107,7 @@ class Service:
                 drafting=self._loaded.drafting,
                 prompt_delay=options.prompt_delay,
                 prefixes=options.prefixes(),
-            )  # fmt: skip
+            )
             senses = self._loaded.senses
         elif model.towers:
             raise ContextError(

@@ -96,6 +96,9 @@ REMOVED_TYPES = {
 }  # fmt: skip
 """Tensor types that files of some age use and ggml has since dropped; 36 is i2_s, too."""
 
+IK_IDS = range(97, 400)
+"""The numbers of types that ik_llama.cpp alone has."""
+
 BITNET_TYPES = {38: "TL1", 39: "TL2"}
 """Tensor types of bitnet.cpp, under numbers that ggml uses for iq4_nl_8_8 and mxfp4."""
 

@@ -16,7 +16,6 @@ from typing import Any
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf.mix_table import MIXES, Mix, Place, Role
-from weft.frontends.gguf.row_forms import is_ik_type
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
@@ -101,6 +100,8 @@ def find_mix(name: str) -> Mix:
     mix = MIXES.get(ALIASES.get(folded, folded))
     if mix is not None:
         return mix
+    from weft.frontends.gguf.row_forms import is_ik_type  # few names need its tables
+
     if is_ik_type(name):
         raise UnsupportedOpError(
             f"{name} is a type of ik_llama.cpp, which weft reads and does not write; choose one of "

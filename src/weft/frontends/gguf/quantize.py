@@ -239,8 +239,7 @@ def loaded_as(
             offset=-1,
             nbytes=data.nbytes,
             _make=lambda: data,
-            _form=None,
-            _place=None,
+            _stored=None,
         )
 
     tensors = [load(t) for t in file.tensors.values()]
@@ -264,7 +263,7 @@ def _later(t: TensorInfo, after: DType) -> TensorInfo:
         return t
     nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
     return replace(
-        t, dtype=after, offset=-1, nbytes=nbytes, _form=None, _place=None,
+        t, dtype=after, offset=-1, nbytes=nbytes, _stored=None,
         _make=lambda: convert_tensor(t, after),
     )  # fmt: skip
 

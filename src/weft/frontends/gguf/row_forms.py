@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
+from weft.frontends.gguf.format import IK_IDS
 from weft.records import dataclass
 
 U8 = NDArray[np.uint8]
 
-IK_IDS = range(97, 400)
-"""The numbers of types that ik_llama.cpp alone has."""
 _CHUNK = 1 << 20
 """Bytes of a file that are taken apart at once."""
 _SIXTEEN = np.arange(16, dtype=np.uint16)

@@ -7,6 +7,7 @@ from dataclasses import field
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,16 @@ from weft.errors import FormatError
 from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import (
     BITNET_TYPES,
+    IK_IDS,
     MAX_DIMS,
     REMOVED_TYPES,
     bitnet_bytes,
     tensor_bytes,
 )
-from weft.frontends.gguf.row_forms import IK_IDS, ROW_FORMS, RowForm
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.frontends.gguf.row_forms import RowForm
 
 _AGAIN = "download or copy it again"
 
@@ -43,24 +47,24 @@ class TensorInfo:
     nbytes: int
     _map: FileMap = field(repr=False, compare=False)
     _make: Callable[[], NDArray[np.uint8]] | None = field(default=None, repr=False, compare=False)
-    _form: RowForm | None = field(default=None, repr=False, compare=False)
-    _place: tuple[int, int] | None = field(default=None, repr=False, compare=False)
+    _stored: tuple[str, int, int] | None = field(default=None, repr=False, compare=False)
+    """For rows of another form in the file: its name, the first byte and the number of bytes."""
 
     @property
     def stored_type(self) -> str:
         """The name of the type in the file, where rows may have another form than in memory."""
-        return self._form.name if self._form else self.dtype.name
+        return self._stored[0] if self._stored else self.dtype.name
 
     @property
     def extent(self) -> tuple[int, int]:
         """First byte in the file, and the one behind the last."""
-        start = self._place[0] if self._place else self.offset
-        return start, start + self.stored_nbytes
+        _, start, n = self._stored or ("", self.offset, self.nbytes)
+        return start, start + n
 
     @property
     def stored_nbytes(self) -> int:
         """Number of bytes in the file."""
-        return self._place[1] if self._place else self.nbytes
+        return self._stored[2] if self._stored else self.nbytes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,12 +104,13 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
                 f"two tensors are called {quoted(name)} (the second is tensor {i}); convert the "
                 "model again with names that differ"
             )
-        ne = _read_sizes(cursor, name)
-        id_ = cursor.u32(f"the type of tensor {quoted(name)}")
-        offset = cursor.u64(f"the offset of tensor {quoted(name)}")
+        shown = quoted(name)
+        ne = _read_sizes(cursor, shown)
+        id_ = cursor.u32(f"the type of tensor {shown}")
+        offset = cursor.u64(f"the offset of tensor {shown}")
         if offset % alignment:
             raise cursor.map.error(
-                f"tensor {quoted(name)} has the offset {offset}, not a multiple of the alignment "
+                f"tensor {shown} has the offset {offset}, not a multiple of the alignment "
                 f"{alignment}; the file is damaged or was written wrongly: convert the model again"
             )
         rows[name] = id_, ne, offset
@@ -122,11 +127,12 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
 
 def _place(map_: FileMap, name: str, id_: int, ne: tuple[int, ...], start: int) -> TensorInfo:
     """The tensor whose bytes begin at `start`. Raises FormatError if they are not in the file."""
-    form = ROW_FORMS.get(id_)
+    form = _row_form(id_) if id_ in IK_IDS else None
     dtype = form.dtype if form else _type_of(map_, name, id_)
     try:
-        n_stored = form.nbytes(ne) if form else tensor_bytes(dtype, ne)
+        n_stored = form.nbytes(ne) if form else 0
         nbytes = tensor_bytes(dtype, ne)
+        n_stored = n_stored or nbytes
     except FormatError as e:
         raise map_.error(f"tensor {quoted(name)}: {e}") from None
     if map_.whole and start + n_stored > map_.size:
@@ -145,22 +151,30 @@ def _place(map_: FileMap, name: str, id_: int, ne: tuple[int, ...], start: int) 
             return np.broadcast_to(np.zeros(1, np.uint8), (nbytes,))  # as `FileMap.view` has them
         return form.in_memory(map_.view(start, n_stored), ne4[0])
 
-    place = start, n_stored
-    return TensorInfo(name, dtype, ne4, len(ne), -1, nbytes, map_, make, form, place)
+    stored = form.name, start, n_stored
+    return TensorInfo(name, dtype, ne4, len(ne), -1, nbytes, map_, make, stored)
 
 
-def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
-    n_dims = cursor.u32(f"the dimension count of tensor {quoted(name)}")
+def _row_form(id_: int) -> RowForm | None:
+    from weft.frontends.gguf.row_forms import ROW_FORMS  # few files need its tables
+
+    return ROW_FORMS.get(id_)
+
+
+def _read_sizes(cursor: Cursor, shown: str) -> tuple[int, ...]:
+    """The sizes of a tensor, whose name errors have as `shown`."""
+    n_dims = cursor.u32(f"the dimension count of tensor {shown}")
     if n_dims > MAX_DIMS:
         raise cursor.map.error(
-            f"tensor {quoted(name)} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file "
+            f"tensor {shown} has {n_dims} dimensions, and {MAX_DIMS} is the most; the file "
             f"is damaged ({_AGAIN}) or the tensor must be reshaped"
         )
-    ne = tuple(cursor.u64(f"the sizes of tensor {quoted(name)}") for _ in range(n_dims))
+    what = f"the sizes of tensor {shown}"
+    ne = tuple([cursor.u64(what) for _ in range(n_dims)])
     # A zero size would make an empty tensor; anything from 2^63 up does not fit ggml's int64 sizes.
     if 0 in ne or max(ne, default=1) >= 1 << 63 or prod(ne) >= 1 << 63:
         raise cursor.map.error(
-            f"tensor {quoted(name)} has the sizes {list(ne[::-1])}; each must be 1 or more and "
+            f"tensor {shown} has the sizes {list(ne[::-1])}; each must be 1 or more and "
             f"their product below 2^63: the file is damaged, {_AGAIN}"
         )
     return ne
@@ -216,12 +230,11 @@ def _type_of(map_: FileMap, name: str, id_: int) -> DType:
 
 
 def _check_overlaps(map_: FileMap, tensors: dict[str, TensorInfo]) -> None:
-    by_offset = sorted(tensors.values(), key=lambda t: t.extent)
-    for a, b in pairwise(by_offset):
-        (_, end), (start, last) = a.extent, b.extent
+    places = sorted((*t.extent, t.name) for t in tensors.values())
+    for (_, end, a), (start, last, b) in pairwise(places):
         if start < end:
             raise map_.error(
-                f"tensors {quoted(a.name)} and {quoted(b.name)} share bytes {start} to "
+                f"tensors {quoted(a)} and {quoted(b)} share bytes {start} to "
                 f"{min(end, last)}; the file is damaged or was written wrongly: convert the model "
                 "again"
             )

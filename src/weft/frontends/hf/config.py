@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,7 @@ class Config(Mapping[str, Any]):
         self, folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> None:
         self.folder = folder
+        self._read: dict[str, dict[str, Any]] = {}
         self.cls: str = class_of(config)
         """The class of transformers that computes the text."""
         layer = config.get("transformer_layer_config")  # of speculators' EAGLE-3
@@ -176,14 +176,23 @@ class Config(Mapping[str, Any]):
             raise FormatError(f"{path}: cannot be read as UTF-8 text: {error}") from None
 
     def json(self, name: str) -> dict[str, Any]:
-        """The object in a JSON file of the folder; empty if the file is not there."""
+        """The object in a JSON file of the folder; empty if the file is not there. It is kept until
+        `forget`, and callers do not change it."""
+        if name not in self._read:
+            self._read[name] = self._object(name)
+        return self._read[name]
+
+    def forget(self) -> None:
+        """Drops what `json` keeps: a vocabulary takes many times the bytes of its file."""
+        self._read.clear()
+
+    def _object(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         value = read_json(path, "a file of the model") if path.is_file() else {}
         if name == "tokenizer.json" and not value and not (self.folder / "vocab.json").is_file():
-            return self._ranked or self._word_pieces()
+            return self._ranked() or self._word_pieces()
         return value if isinstance(value, dict) else {}
 
-    @cached_property
     def _ranked(self) -> dict[str, Any]:
         """The tokenizer.json of Kimi's tiktoken.model; empty if that is not there."""
         path = self.folder / "tiktoken.model"

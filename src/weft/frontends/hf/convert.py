@@ -135,6 +135,7 @@ def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[st
             keys[ROPE_HALVES] = True
         vocabulary = dict(folder.family.vocab(folder.config))
         keys |= vocabulary | tokenizer_keys(folder.config, vocabulary)
+    folder.config.forget()
     return {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
 
 

@@ -145,6 +145,7 @@ def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFF
         if folder.family.halves or (folder.family.adjacent and not adjacent):
             keys[ROPE_HALVES] = True
         raw = {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
+    folder.config.forget()
     infos = [_info(folder, name, values) for name, values in folder.tensors]
     return present_as_gguf(folder.path, made_metadata(folder.path, raw), infos, files)
 

@@ -202,11 +202,12 @@ def _pieces_of_json(c: Config) -> Vocabulary:
     rank: dict[str, int] = {}
     for i, merge in enumerate(_merges(c)):
         rank.setdefault(merge, i)
+    unknown = c.json("tokenizer.json")["model"].get("unk_token") or ""
     pieces: list[Piece] = []
     for text, kind in zip(tokens, kinds, strict=True):
         if kind in (NORMAL, CONTROL) and _BYTE_TOKEN.fullmatch(text):
             kind = BYTE
-        elif kind == NORMAL and text == (c.json("tokenizer.json")["model"].get("unk_token") or ""):
+        elif kind == NORMAL and text == unknown:
             kind = UNKNOWN
         pieces.append((text, -float(rank[text]) if text in rank else -1e6, kind))
     yield from _as_llama(c, pieces)

@@ -27,12 +27,6 @@ from weft.llm.sampling.diffusion import LENGTH, Canvas, n_computed, require_diff
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 
-def writer_for(context: Context, tokenizer: Tokenizer, **options: Any) -> Writer:
-    """The writer of a context's model; `options` are the options of `Writer`."""
-    by_diffusion = context.model.config.diffusion is not None
-    return (DiffusionWriter if by_diffusion else Writer)(context, tokenizer, **options)
-
-
 class DiffusionWriter(Writer):
     """Writes many texts by diffusion, some masks of several in every step."""
 

@@ -17,9 +17,9 @@ from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.admission import POLICY, Admission, Policy
 from weft.llm.engine.batches import DELAY
-from weft.llm.engine.diffusion import writer_for
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
+from weft.llm.engine.shared_writer import writer_for
 from weft.llm.engine.stats import EngineStats
 from weft.llm.tokenizers.tokenizer import Tokenizer
 

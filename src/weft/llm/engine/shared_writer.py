@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from time import perf_counter
+from typing import Any
 
 from weft.errors import ContextError
 from weft.execute import Progress
@@ -12,11 +13,20 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.compute.extra_contexts import TurnLock
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.engine.diffusion import writer_for
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
+from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
+
+
+def writer_for(context: Context, tokenizer: Tokenizer, **options: Any) -> Writer:
+    """The writer of a context's model; `options` are the options of `Writer`."""
+    if context.model.config.diffusion is None:
+        return Writer(context, tokenizer, **options)
+    from weft.llm.engine.diffusion import DiffusionWriter  # few models write so
+
+    return DiffusionWriter(context, tokenizer, **options)
 
 
 class SharedWriter:

@@ -81,11 +81,11 @@ class Architecture:
         """Tensors of a layer."""
         for name in filter(None, (*self.before, *self.after)):
             full = f"blk.{il}.{name}"
-            bare = full if name in self.bare else ""
-            if bare:
-                yield maybe(bare, c.n_embd)
-            for row in self.norm.rows(full, c.n_embd):
-                yield replace(row, unless=bare)
+            rows = self.norm.rows(full, c.n_embd)
+            if name in self.bare:
+                yield maybe(full, c.n_embd)
+                rows = (replace(row, unless=full) for row in rows)
+            yield from rows
         yield from self.attention.rows(c, il)
         yield from self.feed_forward.rows(c, il)
 

@@ -141,7 +141,7 @@ AFTER = {
     ("SCALE", "kq_tanh"): "kq_scaled_2",
     ("ADD", "kq"): "kq_plus_kq_b",
     ("ADD", "kq_scaled"): "kq_plus_kq_b",
-}  # fmt: skip
+}
 """The name of what an op makes of a tensor with a name, both without the layer."""
 
 VIEWS = {

@@ -22,7 +22,6 @@ from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.bpe import BpeModel
 from weft.llm.tokenizers.characters import WHITESPACE
 from weft.llm.tokenizers.huggingface import HuggingFaceTokenizer
-from weft.llm.tokenizers.plamo import PlamoModel
 from weft.llm.tokenizers.spm import SpmModel
 from weft.llm.tokenizers.unigram import UnigramModel
 from weft.llm.tokenizers.vocab import TokenType, Vocab
@@ -60,9 +59,15 @@ class TokenizerModel(Protocol):
         they are not known without encoding."""
 
 
+def _plamo(vocab: Vocab) -> TokenizerModel:
+    from weft.llm.tokenizers.plamo import PlamoModel  # few models have it
+
+    return PlamoModel(vocab)
+
+
 MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
     "llama": SpmModel, "gpt2": BpeModel, "gemma4": BpeModel, "bert": WordPieceModel,
-    "t5": UnigramModel, "rwkv": GreedyModel, "plamo2": PlamoModel,
+    "t5": UnigramModel, "rwkv": GreedyModel, "plamo2": _plamo,
 }  # fmt: skip
 """The kinds of tokenizers, by their names in GGUF files."""
 

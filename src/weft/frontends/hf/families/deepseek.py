@@ -279,7 +279,7 @@ latent_common, latent_keys, latent_change = _common, _keys, _change
 """The parts of the family that others of its kind share."""
 
 _LATENT = Family("deepseek2", _keys, common=_common, change=_change, defaults=_DEFAULTS)
-_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed)  # fmt: skip
+_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed)
 
 FAMILIES = {
     "deepseek2": _LATENT,

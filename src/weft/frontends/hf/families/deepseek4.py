@@ -200,7 +200,7 @@ _HY4_NAMES = {
         for part, theirs in (("attn", "attn"), ("ffn", "mlp"))
         for what in ("fn", "base", "scale")
     },
-}  # fmt: skip
+}
 _HY4_OUTER = {f"hc_head.hc_head_{what}": f"output_hc_{what}" for what in ("fn", "base", "scale")}
 
 FAMILIES = {

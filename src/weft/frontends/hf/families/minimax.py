@@ -14,7 +14,7 @@ _INDEXER = {
     "top_k": ("index_topk_blocks", "sparse_topk_blocks"),
     "block_size": ("index_block_size", "sparse_block_size"),
     "local_blocks": ("index_local_blocks", "sparse_local_block"),
-}  # fmt: skip
+}
 """Keys, and the names that folders of transformers and of the makers have for them."""
 
 

@@ -27,7 +27,7 @@ _IDEFICS3 = {
     "vision_model.post_layernorm": "v.post_ln",
     "connector.modality_projection.proj": "mm.model.fc",
     **SIGLIP,
-}  # fmt: skip
+}
 _INTERNVL = {
     "vision_tower.embeddings.cls_token": "v.class_embd",
     "vision_tower.embeddings.position_embeddings": "v.position_embd.weight",
@@ -72,7 +72,7 @@ _LFM2 = {
     "embeddings.patch_embedding": "v.patch_embd",
     "embeddings.position_embedding": "v.position_embd",
     "post_layernorm": "v.post_ln",
-}  # fmt: skip
+}
 _LFM2_NAMES = {
     **{
         f"vision_tower.{part}{name}": file
