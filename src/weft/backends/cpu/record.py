@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -294,7 +294,8 @@ def entries_of(file: Path) -> dict[str, Any]:
 @cache
 def machine_key() -> str:
     """The processor's model and features, and this build of the kernels."""
-    digest = sha256(Path(str(_native.__file__)).read_bytes())
+    with open(str(_native.__file__), "rb") as file:  # read in parts: it has tens of megabytes
+        digest = file_digest(file, "sha256")
     digest.update("\n".join([processor_name(), *_native.cpu_features()]).encode())
     return digest.hexdigest()[:24]
 
