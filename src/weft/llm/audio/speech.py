@@ -145,6 +145,7 @@ class Speech:
     ) -> None:
         """`type_kv` is the type of the caches; `cpu` are options of the device cpu. Raises
         FormatError for a file that is damaged or of another model, and OutOfMemoryError."""
+        backends = resolve_devices(devices, **cpu)
         self.file = open_speech(path)
         self.config = c = read_speech_config(self.file)
         self.weights = load_weights(self.file, rows(c))
@@ -154,7 +155,6 @@ class Speech:
         said = [self._leaf(f"{kind}_{il}", c.n_ctx) for il in range(c.n_layer) for kind in "kv"]
         self._heard = list(zip(heard[::2], heard[1::2], strict=True))
         self._said = list(zip(said[::2], said[1::2], strict=True))
-        backends = resolve_devices(devices, **cpu)
         arenas = ArenaPool()
         programs = [lower_plan(plan_graph(g, backends)) for g in (self._hearing(), self._writing())]
         arenas.reserve(*programs)
