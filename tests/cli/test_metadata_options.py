@@ -89,6 +89,7 @@ def test_a_longer_context_is_allowed(path: Path) -> None:
     ("words", "said"),
     [
         ("--override-kv llama.x=3", "write KEY=TYPE:VALUE"),
+        ("--override-kv llama.x=int:abc", "and VALUE is of that type"),
         ("--rope-scaling dynamic", "write none, linear or yarn"),
         ('--rope-scaling {"rope_type":"dynamic","factor":2}', "or an object with rope_type"),
         ("--rope-scaling [", "write none, linear or yarn"),

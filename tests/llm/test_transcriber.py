@@ -205,6 +205,8 @@ def test_the_command(small: tuple[Path, Path], tmp_path: Path) -> None:
     out = (sound, "--format", "srt", "-o", tmp_path / "out")
     assert weft("transcribe", "-m", *asked, *out).returncode == 0  # the folder is made
     srt = (tmp_path / "out" / "a.srt").read_text()
+    assert weft("transcribe", *asked, "-o", f"{tmp_path}/one/").returncode == 0
+    assert (tmp_path / "one" / f"{sound.stem}.txt").is_file()
     assert srt.startswith(f"1\n{subtitles.clock(first['start'], ',')} --> ")
     assert re.search(r": (english|german) \(\d\d%\)", weft("transcribe", folder, sound).stderr)
     for wrong, message in (

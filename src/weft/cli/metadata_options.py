@@ -33,7 +33,8 @@ def key_and_value(text: str) -> tuple[str, Any]:
         return key, np.float32(read) if kind == "float" else read
     except (KeyError, ValueError, OverflowError):
         raise usage_error(
-            f"--override-kv {text}: write KEY=TYPE:VALUE, where TYPE is int, float, bool or str"
+            f"--override-kv {text}: write KEY=TYPE:VALUE, where TYPE is int, float, bool (true or "
+            "false) or str, and VALUE is of that type"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ from weft.llm.audio.whisper import RATE
 from weft.options import ADVANCED, option
 
 _SUFFIXES = {"text": "txt"}
+_ENDS = ("/", os.sep)
 
 
 class Format(StrEnum):
@@ -55,9 +57,10 @@ class TranscribeFlags(Group):
         Format.text, "text; subtitles: srt or vtt; a table: tsv; json: all that is known.",
         "--format --output-format",
     )  # fmt: skip
-    output: Path | None = option(
+    output: str | None = option(
         None,
-        "Write here instead of standard output; several sounds have a folder, which is made.",
+        "Write here instead of standard output; several sounds, or a name with / at its end, have "
+        "a folder, which is made.",
         "--output -o",
     )
     prompt: str = option("", "Text that may come before, with names as they are written.")
@@ -96,18 +99,17 @@ def transcribe(
     if not 0 <= own.temperature <= 1:
         raise usage_error(f"--temperature {own.temperature}: it is 0 to 1 here")
     transcriber = Transcriber(model, threads=threads.thread_options())
-    if len(given) > 1 and own.output is not None:
-        _make_folder(own.output, given)
+    output = None if own.output is None else Path(own.output)
+    if output is not None and (len(given) > 1 or (own.output or "").endswith(_ENDS)):
+        _make_folder(output, given)
     for path in given:
-        _one(transcriber, path, own, len(given))
+        _one(transcriber, path, own, output, len(given))
 
 
 def _make_folder(folder: Path, sounds: list[Path]) -> None:
     """Makes the folder for the transcripts of several sounds, whose names must differ."""
     if folder.exists() and not folder.is_dir():
-        raise ContextError(
-            f"--output {folder} is a file; give a folder for transcripts of {len(sounds)} sounds"
-        )
+        raise ContextError(f"--output {folder} is a file; give a folder for transcripts of sounds")
     [(name, n)] = Counter(path.stem for path in {*sounds}).most_common(1)
     if n > 1:
         raise ContextError(
@@ -117,7 +119,9 @@ def _make_folder(folder: Path, sounds: list[Path]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _one(transcriber: Transcriber, path: Path, own: TranscribeFlags, n: int) -> None:
+def _one(
+    transcriber: Transcriber, path: Path, own: TranscribeFlags, output: Path | None, n: int
+) -> None:
     """Writes the transcript of a sound."""
     given = read_bytes(path) if str(path) == "-" else path
     try:
@@ -143,14 +147,14 @@ def _one(transcriber: Transcriber, path: Path, own: TranscribeFlags, n: int) -> 
         seed=own.seed,
     )
     shown = _lines(segments, own, language or "en")
-    if own.output is None:
+    if output is None:
         if n > 1 and own.format is Format.text:
             print(f"{path}:")
         for line in shown:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
         return
-    target = own.output
+    target = output
     if target.is_dir():
         target /= f"{path.stem}.{_SUFFIXES.get(own.format.value, own.format.value)}"
     write_text(target, "".join(f"{line}\n" for line in shown))
