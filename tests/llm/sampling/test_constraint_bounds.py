@@ -84,14 +84,12 @@ def test_one_of_common_depth_is_compiled(tokenizer: Tokenizer, kind: str, text: 
 
 def test_a_slow_one_is_ended(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps({"type": "integer", "multipleOf": 99999989, "maximum": 10**12})
-    trials = trial._Trials()
     monkeypatch.setattr(trial, "CONSTRAINT_CPU_SECONDS", 1)
-    monkeypatch.setattr(trial, "_trials", trials)
+    monkeypatch.setattr(trial, "_trials", trial._Trials())
     with pytest.raises(ContextError, match=r"^json_schema: compiling it takes more than 2 s"):
         Sampler(SamplingParams(json_schema=text), tokenizer)
     # and the next one finds room
     Sampler(SamplingParams(regex="a+"), tokenizer)
-    trials.end()
 
 
 def test_a_long_one_is_not_read(tokenizer: Tokenizer) -> None:
@@ -128,7 +126,7 @@ def test_waiting_has_an_end(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatc
 def test_answers_are_kept(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(regex="abc+")
     Sampler(params, tokenizer)
-    monkeypatch.setattr(trial._Process, "ask", None)  # nothing is asked again
+    monkeypatch.setattr(trial.Worker, "ask", None)  # nothing is asked again
     Sampler(params, tokenizer)
     with pytest.raises(TypeError):
         Sampler(SamplingParams(regex="abcd+"), tokenizer)
@@ -136,9 +134,9 @@ def test_answers_are_kept(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_process_that_was_killed_is_replaced(tokenizer: Tokenizer) -> None:
     Sampler(SamplingParams(regex="x+"), tokenizer)
-    for process in trial._trials._idle:
-        process._child.kill()
-        process._child.wait()
+    for worker in trial._trials._idle:
+        worker._process.kill()
+        worker._process.wait()
     Sampler(SamplingParams(regex="xy+"), tokenizer)
 
 

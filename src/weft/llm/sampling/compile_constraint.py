@@ -1,29 +1,21 @@
-"""The program of the process that compiles constraints first, before the process that serves does.
+"""The program that compiles constraints in a `weft.worker.Worker`, before this process does.
 
 llguidance recurses into what a constraint nests, so that a deep one ends the process, and some
-short ones take hours. Here that ends only this program: it has a small stack, and the limits that
-`weft.llm.sampling.trial` sets. It imports nothing of weft but `gbnf.py` beside it, by its path, so
-that it starts at once.
-
-Arguments: the folder that has llguidance, the bytes of stack, the seconds of a processor for each
-constraint, and the most bytes of address space. On standard input and output are messages of JSON,
-each behind the eight bytes of its length:
+short ones take hours. The worker has a small stack. The program imports nothing of weft but
+`gbnf.py` beside it. It is asked with
 
     {"kind", "text", "vocabulary": {"n_vocab", "end": [...], "special": {id: text}} or null,
      "tokens": {name: id}, the tokens that a grammar in llama.cpp's notation names}
-    {"source": the grammar for llguidance} or {"error": why there is none}
+
+and answers with the grammar for llguidance.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import signal
-import sys
-import threading
-from math import ceil
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any
 
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 400_000,
@@ -38,8 +30,6 @@ second)."""
 WHITE_SPACE = r" |\n[ \t]{0,20}"
 _STEPS = 16
 """Number of tokens for which a constraint is followed."""
-_IDLE_SECONDS = 300
-"""Number of seconds without a constraint after which this program ends."""
 _VOCABULARIES = 4
 """Maximum number of vocabularies kept."""
 
@@ -72,17 +62,16 @@ class Compiler:
         self._gbnf = gbnf
         self._tokenizers: dict[str, Any] = {}
 
-    def answer(self, message: dict[str, Any]) -> dict[str, str]:
-        """The answer to a message."""
-        kind, text = message["kind"], message["text"]
+    def answer(self, message: dict[str, Any]) -> str:
+        """The grammar for llguidance of a constraint. Raises ValueError if it is malformed."""
         try:
-            source = self._source(kind, text, message)
+            source = self._source(message["kind"], message["text"], message)
             wrong = self._tried(source, message["vocabulary"])
         except RecursionError:
-            return {"error": "it is nested too deeply"}
-        except (TypeError, ValueError) as error:
-            return {"error": str(error)}
-        return {"error": wrong} if wrong else {"source": source}
+            raise ValueError("it is nested too deeply") from None
+        if wrong:
+            raise ValueError(wrong)
+        return source
 
     def _source(self, kind: str, text: str, message: dict[str, Any]) -> str:
         """The constraint as a grammar for llguidance."""
@@ -139,73 +128,8 @@ class Compiler:
         return tokenizer
 
 
-def _read(file: BinaryIO) -> Any:
-    """The next message; None at the end."""
-    head = file.read(8)
-    if len(head) < 8:
-        return None
-    return json.loads(file.read(int.from_bytes(head, "little")))
-
-
-def _write(file: BinaryIO, message: dict[str, str]) -> None:
-    data = json.dumps(message).encode()
-    file.write(len(data).to_bytes(8, "little") + data)
-    file.flush()
-
-
-def _bound(cpu_seconds: int, memory: int) -> None:
-    """Sets the limits of the system for the next constraint, where the system has them."""
-    try:
-        import resource
-    except ImportError:
-        return
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = ceil(used.ru_utime + used.ru_stime + cpu_seconds)
-    limits = [(resource.RLIMIT_CPU, soft), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)]
-    for what, limit in limits:
-        try:
-            resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
-        except (OSError, ValueError):
-            pass
-
-
-def main() -> None:
-    """Answers messages until standard input ends."""
-    folder, stack, cpu_seconds, memory = sys.argv[1], *map(int, sys.argv[2:5])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    sys.path.append(folder)
+def answerer() -> Callable[[dict[str, Any]], str]:
+    """The function that answers messages."""
     import llguidance
 
-    spec = importlib.util.spec_from_file_location("gbnf", Path(__file__).with_name("gbnf.py"))
-    assert spec is not None and spec.loader is not None
-    gbnf = sys.modules["gbnf"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gbnf)
-    compiler = Compiler(llguidance, gbnf)
-    threading.stack_size(stack)
-    while True:
-        if hasattr(signal, "alarm"):
-            signal.alarm(_IDLE_SECONDS)
-        message = _read(sys.stdin.buffer)
-        if hasattr(signal, "alarm"):
-            signal.alarm(0)
-        if message is None:
-            return
-        _bound(cpu_seconds, memory)
-        answers: list[dict[str, str]] = []
-
-        def work(message: Any = message, answers: list[dict[str, str]] = answers) -> None:
-            try:
-                answers.append(compiler.answer(message))
-            except MemoryError:
-                pass
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        if not answers:
-            return  # without an answer: the process that asks says that the constraint was too much
-        _write(sys.stdout.buffer, answers[0])
-
-
-if __name__ == "__main__":
-    main()
+    return Compiler(llguidance, importlib.import_module("gbnf")).answer

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import importlib.util
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 from weft.bounds import (
@@ -26,9 +22,12 @@ from weft.bounds import (
 )
 from weft.errors import BusyError, ContextError
 from weft.llm.sampling import compile_constraint
+from weft.worker import Worker
 
 _SHORT = 600
 """Maximum number of characters of a library's message that are passed on."""
+_IDLE_SECONDS = 300
+"""Number of seconds without a constraint after which a process ends."""
 _KEPT = 64
 """Maximum number of kept answers."""
 _KEPT_BYTES = 16 << 20
@@ -76,11 +75,10 @@ def tried(
             f": it has {len(data)} bytes; a constraint may have {CONSTRAINT_BYTES}", argument=kind
         )
     request = {"kind": kind, "text": text, "vocabulary": vocabulary, "tokens": tokens or {}}
-    message = json.dumps(request).encode()
-    answer = _trials.answer(message)
-    if "error" in answer:
-        raise ContextError(f": {short_reason(answer['error'])}", argument=kind)
-    return answer["source"]
+    reply = _trials.answer(request)
+    if "error" in reply:
+        raise ContextError(f": {short_reason(reply['error'])}", argument=kind)
+    return reply["answer"]
 
 
 def short_reason(message: str) -> str:
@@ -98,67 +96,24 @@ def short_reason(message: str) -> str:
     return text if len(text) <= _SHORT else text[:_SHORT] + " ..."
 
 
-class _Process:
-    """A process that compiles constraints."""
+def _worker() -> Worker:
+    limits = {"memory": CONSTRAINT_MEMORY, "stack": _stack_bytes(), "idle": _IDLE_SECONDS}
+    try:
+        return Worker(compile_constraint.__file__, "llguidance", **limits)
+    except (OSError, ValueError) as error:
+        raise ContextError(
+            f"constraints are compiled by a process of their own, and {sys.executable!r} "
+            f"cannot be started ({error})"
+        ) from None
 
-    def __init__(self) -> None:
-        spec = importlib.util.find_spec("llguidance")
-        assert spec is not None and spec.origin is not None
-        folder = Path(spec.origin).parent.parent
-        program = compile_constraint.__file__
-        limits = (_stack_bytes(), CONSTRAINT_CPU_SECONDS, CONSTRAINT_MEMORY)
-        try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", program, str(folder), *map(str, limits)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        except (OSError, ValueError) as error:
-            raise ContextError(
-                f"constraints are compiled by a process of their own, and {sys.executable!r} "
-                f"cannot be started ({error})"
-            ) from None
 
-    @property
-    def alive(self) -> bool:
-        """False if it has ended."""
-        return self._child.poll() is None
-
-    def ask(self, message: bytes, seconds: float) -> dict[str, str] | None:
-        """The answer to a message; None if the process ended over it."""
-        timer = threading.Timer(max(seconds, 0.0), self._child.kill)
-        timer.daemon = True
-        timer.start()
-        assert self._child.stdin is not None and self._child.stdout is not None
-        try:
-            self._child.stdin.write(len(message).to_bytes(8, "little") + message)
-            self._child.stdin.flush()
-            head = self._child.stdout.read(8)
-            data = self._child.stdout.read(int.from_bytes(head, "little"))
-            return json.loads(data) if data else None
-        except (OSError, ValueError):
-            return None
-        finally:
-            timer.cancel()
-
-    def reason(self) -> str:
-        """Says why it ended."""
-        code = self._child.wait()
-        ends = {getattr(signal, name, None): reason for name, reason in _SIGNALS.items()}
-        reason = _LARGE if code == 0 else ends.get(-code)
-        if reason is None and code == _WINDOWS_STACK:
-            reason = _DEEP
-        return reason or f"the process that compiles constraints ended with status {code}"
-
-    def end(self) -> None:
-        """Ends it."""
-        self._child.kill()
-        self._child.wait()
-        for pipe in (self._child.stdin, self._child.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:
-                pass
+def _why(status: int) -> str:
+    """Says why a process ended with this status."""
+    ends = {getattr(signal, name, None): reason for name, reason in _SIGNALS.items()}
+    reason = _LARGE if status == 0 else ends.get(-status)
+    if reason is None and status == _WINDOWS_STACK:
+        reason = _DEEP
+    return reason or f"the process that compiles constraints ended with status {status}"
 
 
 class _Trials:
@@ -167,13 +122,13 @@ class _Trials:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(CONSTRAINTS_AT_ONCE)
-        self._idle: list[_Process] = []
+        self._idle: list[Worker] = []
         self._kept: OrderedDict[bytes, dict[str, str]] = OrderedDict()
         self._n_bytes = 0
 
-    def answer(self, message: bytes) -> dict[str, str]:
-        """The answer to a message, perhaps from an earlier time."""
-        key = hashlib.sha256(message).digest()
+    def answer(self, request: dict[str, Any]) -> dict[str, str]:
+        """The reply to a request, perhaps from an earlier time."""
+        key = hashlib.sha256(json.dumps(request).encode()).digest()
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -182,31 +137,24 @@ class _Trials:
         if not self._room.acquire(timeout=CONSTRAINT_SECONDS):
             raise BusyError("too many constraints are being compiled; try again in a moment")
         try:
-            answer = self._asked(message, deadline)
+            reply = self._asked(request, deadline)
         finally:
             self._room.release()
-        self._keep(key, answer)
-        return answer
+        self._keep(key, reply)
+        return reply
 
-    def _asked(self, message: bytes, deadline: float) -> dict[str, str]:
+    def _asked(self, request: dict[str, Any], deadline: float) -> dict[str, str]:
         with self._lock:
-            process = self._idle.pop() if self._idle else None
-        if process is not None and not process.alive:  # it ends by itself after a while
-            process.end()
-            process = None
-        fresh = process or _Process()
-        try:
-            answer = fresh.ask(message, deadline - time.monotonic())
-        except BaseException:  # for example Ctrl-C: its next answer would be of this message
-            fresh.end()
-            raise
-        if answer is None:
-            reason = fresh.reason()
-            fresh.end()
-            return {"error": reason}
+            worker = self._idle.pop() if self._idle else None
+        if worker is None or not worker.usable:  # it ends by itself after a while
+            worker = _worker()
+        left = deadline - time.monotonic()
+        reply = worker.ask(request, seconds=CONSTRAINT_CPU_SECONDS, deadline=left)
+        if reply is None:
+            return {"error": _why(worker.status())}
         with self._lock:
-            self._idle.append(fresh)
-        return answer
+            self._idle.append(worker)
+        return reply
 
     def _keep(self, key: bytes, answer: dict[str, str]) -> None:
         with self._lock:
@@ -217,13 +165,6 @@ class _Trials:
             while len(self._kept) > _KEPT or self._n_bytes > _KEPT_BYTES:
                 _, old = self._kept.popitem(last=False)
                 self._n_bytes -= sum(map(len, old.values()))
-
-    def end(self) -> None:
-        """Ends the processes that wait."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for process in idle:
-            process.end()
 
 
 def _stack_bytes() -> int:
@@ -242,20 +183,13 @@ def _stack_bytes() -> int:
 
 
 _trials = _Trials()
-_inherited: list[_Trials] = []
-
-
-def _end() -> None:
-    _trials.end()
 
 
 def _after_fork() -> None:
     """Processes belong to the process that started them."""
     global _trials
-    _inherited.append(_trials)  # whose pipes and processes are not to be touched
     _trials = _Trials()
 
 
-atexit.register(_end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
