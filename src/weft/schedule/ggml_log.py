@@ -24,6 +24,8 @@ from weft.tables import CONTROLS
 SOURCE = "ggml"
 """The value of the key `source` of data that comes from a log."""
 
+_LONGEST = 1 << 16
+"""Maximum number of characters of a line. Those of ggml have some hundred for each input."""
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\b\d+\.\d\d\.\d{3}\.\d{3} [A-Z] ")
 """Colours, and the times before each piece of a line."""
 _SPLIT = re.compile(r"## SPLIT #(\d{1,9}): (.{1,128}?) # \d{1,9} inputs?(.*)")
@@ -231,8 +233,7 @@ def read_log(data: bytes) -> GgmlLog:
     shortened = len(data) > LOG_BYTES
     data = data[:LOG_BYTES]
     text = data.decode(encoding_of(data), "replace")
-    lines = [_NOISE.sub("", line).translate(CONTROLS).rstrip() for line in
-             text.replace("\r\n", "\n").split("\n")]  # fmt: skip
+    lines = [line and _clean(line) for line in text.replace("\r\n", "\n").split("\n")]
     log = GgmlLog(lines, shortened=shortened)
     starts: list[tuple[int, int | None, int | None]] = []
     tokens = outputs = None
@@ -252,7 +253,7 @@ def read_log(data: bytes) -> GgmlLog:
             node = int(found[1])
         elif "reserving a graph" in line and (found := _RESERVED.search(line)) is not None:
             tokens, outputs = int(found[1]), int(found[2]) if found[2] else None
-        else:
+        elif len(line) > 8:  # no shorter line says anything
             _read_line(log, line)
     ends = [*(start for start, *_ in starts[1:]), len(lines)][: len(starts)]
     log.graphs = [
@@ -266,6 +267,11 @@ def read_log(data: bytes) -> GgmlLog:
             "`graph splits =`"
         )
     return log
+
+
+def _clean(line: str) -> str:
+    """A line without colors, times and control characters, cut at `_LONGEST`."""
+    return _NOISE.sub("", line[:_LONGEST]).translate(CONTROLS).rstrip()
 
 
 def _read_line(log: GgmlLog, line: str) -> None:
