@@ -23,7 +23,8 @@ from weft.llm.opening import DraftModels
 
 IDS = [1, 259, 265, 270, 261, 262, 7, 90]
 ARCHS = ["glm4moe", "qwen35", "qwen3next", "deepseek2", "minimax-m2", "nemotron_h_moe",
-         "exaone-moe", "deepseek32", "glm-dsa", "hy_v3", "ernie4_5-moe", "ling3"]  # fmt: skip
+         "exaone-moe", "deepseek32", "glm-dsa", "hy_v3", "ernie4_5-moe", "ling3", "step35",
+         "mimo2"]  # fmt: skip
 
 
 def tensors_of(path: Path) -> dict[str, Array]:
@@ -99,7 +100,7 @@ def test_against_numpy(tmp_path: Path, name: str, own: tuple[str, ...]) -> None:
     model = Model.open(path)
     options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "activations": "f32",
                                "n_threads": 1, "states": True}  # fmt: skip
-    target, layer = (Context(m, 64, **options) for m in (model, model.next_layer()))
+    target, layer = (Context(m, 64, **options) for m in (model, *model.next_layers()))
     logits = target.decode(IDS, outputs="all")
     w = tensors_of(path)
     assert target.states is not None
@@ -116,7 +117,7 @@ def test_against_numpy(tmp_path: Path, name: str, own: tuple[str, ...]) -> None:
     for i, token in enumerate(IDS[1:]):
         row = layer.decode(Batch([token], [i], states=states[i : i + 1]))
         np.testing.assert_array_equal(row[0], got[i])
-    small = Context(model.next_layer(), 64, n_ubatch=3, **options)
+    small = Context(model.next_layers()[0], 64, n_ubatch=3, **options)
     parts = small.decode(Batch(IDS[1:], states=states[:-1], outputs="all"))
     np.testing.assert_array_equal(parts, got)
     assert small.states is not None and np.array_equal(small.states, layer_states(layer, states))
@@ -132,7 +133,7 @@ def test_the_last_norm_of_ling_has_another_name(tmp_path: Path) -> None:
         arrays = {n.replace("nextn.shared_head_norm", new): a for n, a in arrays.items()}
         meta = {key: file.metadata[key] for key in file.metadata}
         model = Model.open(write_model(tmp_path / "other.gguf", meta, arrays))
-        layer = Context(model.next_layer(), 64, n_threads=1)
+        layer = Context(model.next_layers()[0], 64, n_threads=1)
         states = np.ones((len(IDS), model.config.n_embd), np.float32)
         got.append(layer.decode(Batch(IDS, states=states, outputs="all")))
     np.testing.assert_array_equal(*got)
@@ -147,12 +148,16 @@ def layer_states(layer: Context, states: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ARCHS)
 def test_the_same_text(tmp_path: Path, name: str) -> None:
-    path = with_next_layer(tmp_path, name, dense=name == "qwen35")
+    path = with_next_layer(
+        tmp_path, name, dense=name == "qwen35", n_draft=2 if name in ("step35", "mimo2") else 1
+    )
     model = Model.open(path)
     n = model.config.n_vocab
     prompts = [[t % n for t in p] for p in PROMPTS[:2]]
     requests = [request(p, SAMPLING[i], 14, ignore_eos=True) for i, p in enumerate(prompts)]
     plain, _ = written(path, requests, None, n_seq_max=2, n_ctx=128)
+    windows = {m.config.window for m in model.next_layers()}
+    assert windows == ({6} if name in ("step35", "mimo2") else {0})  # as the last layer
     drafts = drafting(drafter := next_tokens(model, 2), n_vocab=n)
     text, _ = written(path, requests, drafts, n_seq_max=2, n_ctx=128, states=True)
     assert text == plain and drafts.n_drafted and not drafts._sources[0].failed
@@ -161,12 +166,13 @@ def test_the_same_text(tmp_path: Path, name: str) -> None:
 
 def next_tokens(model: Model, n: int = 1, n_ctx: int = 128, p_min: float = 0.0) -> NextTokens:
     options: dict[str, Any] = {"n_seq_max": n, "n_outputs": 1, "n_threads": 1, "n_ubatch": 64}
-    return NextTokens(Context(model.next_layer(), n_ctx, states=True, **options), n, p_min)
+    one, *others = (Context(m, n_ctx, states=True, **options) for m in model.next_layers())
+    return NextTokens(one, n, p_min, further=others)
 
 
-def knowing(folder: Path, name: str = "glm4moe") -> Path:
-    """A model whose next token depends on the last one alone, and whose layer knows it."""
-    path = with_next_layer(folder, name)
+def knowing(folder: Path, name: str = "glm4moe", n_draft: int = 1) -> Path:
+    """A model whose next token depends on the last one alone, and whose layers know it."""
+    path = with_next_layer(folder, name, n_draft=n_draft)
     file = open_gguf(path)
     rows, w = [], tensors_of(path)
     for key, info in file.tensors.items():
@@ -201,6 +207,39 @@ def test_what_it_knows_is_accepted(tmp_path: Path, name: str) -> None:
         drafts = drafting(next_tokens(model, 1, 40))
         text, _ = written(path, [one], drafts, n_ctx=40, n_ubatch=40, states=True)
         assert text == plain and drafts.n_accepted == drafts.n_drafted > 50
+
+
+@pytest.mark.filterwarnings("ignore:the layer that drafts is not asked")
+def test_a_layer_for_each_guess(tmp_path: Path) -> None:
+    """Each layer reads the text, and then the guesses before its own with the states of those."""
+    path = with_next_layer(tmp_path, "glm4moe", n_draft=3)
+    model = Model.open(path)
+    target = Context(model, 64, states=True, n_threads=1)
+    target.decode(IDS, outputs="all")
+    states = target.states
+    assert states is not None
+    drafter = next_tokens(model)
+    drafter.take(0, 0, states[:-1])
+    draft = list(drafter.propose(0, IDS, 9))
+    want, guessed = list[int](), np.empty((0, states.shape[1]), np.float32)
+    for one in model.next_layers():
+        layer = Context(one, 64, states=True, n_threads=1)
+        text = [*IDS[1:], *want]
+        rows = np.concatenate([states[:-1], guessed])
+        want.append(int(layer.decode(Batch(text, states=rows))[0].argmax()))
+        assert layer.states is not None
+        guessed = np.concatenate([guessed, layer.states[-1:]])
+    assert draft == want and len(want) == 3
+    path = knowing(tmp_path, n_draft=2)
+    plain, _ = written(path, [request(PROMPTS[0], n=40, ignore_eos=True)], None, n_ctx=256)
+    drafts = drafting(next_tokens(Model.open(path), 1, 256))
+    text, _ = written(path, [request(PROMPTS[0], n=40, ignore_eos=True)], drafts, n_ctx=256,
+                      states=True)  # fmt: skip
+    assert text == plain and drafts.n_accepted == drafts.n_drafted > 20
+    with LLM(path, n_ctx=128, n_threads=1, drafting=DraftOptions(layers=True, p_min=0)) as llm:
+        assert llm.generate("the abc", max_tokens=20, temperature=0, ignore_eos=True)
+        assert list(llm.draft_contexts) == ["layer that drafts", "layer that drafts 2"]
+        assert "layer that drafts 2" in llm.explain()
 
 
 def test_states_in_any_order(tmp_path: Path) -> None:
@@ -255,7 +294,7 @@ def test_a_context_without_states(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no model drafts: layers .* states=True"):
         drafts = models.drafting(Context(model, 64, n_threads=1))
     assert drafts is not None and len(drafts.drafters) == 1
-    layer = Context(model.next_layer(), 64, n_threads=1)
+    layer = Context(model.next_layers()[0], 64, n_threads=1)
     with pytest.raises(ContextError, match=r"give Batch\.states"):
         layer.decode([1])
     with pytest.raises(ContextError, match="2 states for 1 tokens"):
@@ -275,4 +314,4 @@ def test_files_without_such_layers(tmp_path: Path) -> None:
     ]
     write_gguf(tmp_path / "broken.gguf", dict(file.metadata.items()), rows)
     with pytest.raises(FormatError, match=r"nextn\.enorm\.weight .* is missing"):
-        Model.open(tmp_path / "broken.gguf").next_layer()
+        Model.open(tmp_path / "broken.gguf").next_layers()

@@ -126,21 +126,29 @@ class Model:
         """True if the model writes a text token by token."""
         return self.writes and self.config.diffusion is None
 
-    def next_layer(self) -> Model:
-        """The first layer that drafts, as a model of one layer; see `weft.llm.models.next_layer`.
+    def next_layers(self) -> list[Model]:
+        """The layers that draft, each as a model of one layer; see `weft.llm.models.next_layer`.
 
-        Raises ContextError for a file without such layers, and FormatError for one whose layer
-        lacks tensors or has others."""
-        il, base = self.config.n_layer, self.architecture
-        if f"blk.{il}.nextn.eh_proj.weight" not in self.file.tensors:
+        Raises ContextError for a file without such layers, and FormatError for one whose layers
+        lack tensors or have others."""
+        first, n = (
+            self.config.n_layer,
+            Keys(self.file).count("nextn_predict_layers", 0, least=0, most=1 << 10),
+        )
+        layers = range(first, first + max(n, 1))
+        found = [il for il in layers if f"blk.{il}.nextn.eh_proj.weight" in self.file.tensors]
+        if not found or found[0] != first:
             raise ContextError(
                 f"{self.file.path} has no layers that draft (nextn_predict_layers with their "
                 "tensors); look tokens up (ngram), or give a second model that drafts"
             )
-        other, layer = copy(self), next_layer(base)
+        return [self._next_layer(il) for il in found]
+
+    def _next_layer(self, il: int) -> Model:
+        other, layer = copy(self), next_layer(self.architecture)
         other.architecture, other.adapters, other.control_vectors = layer, None, None
         other.towers = ()
-        other.config = next_config(self.config, Keys(self.file))
+        other.config = next_config(self.config, Keys(self.file), il)
         other.weights = next_weights(self.file, other.config, il, layer, self.weights)
         return other
 

@@ -191,9 +191,14 @@ class Loaded:
     @property
     def draft_contexts(self) -> dict[str, Context]:
         """The contexts of models that draft, by what they are."""
-        drafters = () if self.drafting is None else self.drafting.drafters
-        models = (d for d in drafters if isinstance(d, SecondModel | NextTokens | BesideCache))
-        return {d.name: d.context for d in models}
+        contexts: dict[str, Context] = {}
+        for drafter in () if self.drafting is None else self.drafting.drafters:
+            if isinstance(drafter, SecondModel | NextTokens | BesideCache):
+                contexts[drafter.name] = drafter.context
+            if isinstance(drafter, NextTokens):
+                for i, cache in enumerate(drafter.further):
+                    contexts[f"{drafter.name} {i + 2}"] = cache.context
+        return contexts
 
 
 def _towers(path: str | os.PathLike[str]) -> Towers:
@@ -226,8 +231,8 @@ class DraftModels:
         """The model for which they draft."""
         self.second: Model | None = None
         """The model of `DraftOptions.model`."""
-        self.layer: Model | None = None
-        """A layer of the same file."""
+        self.layers: list[Model] = []
+        """Layers of the same file."""
         if options is None or not model.writes:
             return
         if model.config.diffusion is not None:
@@ -254,12 +259,12 @@ class DraftModels:
                     f"{self.second.file.path} and layers of the model both read its states, and "
                     "one of them can; leave -md or mtp (DraftOptions(layers=True)) out"
                 )
-            self.layer = model.next_layer()
+            self.layers = model.next_layers()
 
     @property
     def states(self) -> bool | tuple[int, ...]:
         """The option `states` of the context of the model."""
-        for model in (self.second, self.layer):
+        for model in (self.second, *self.layers):
             if model is not None and model.config.drafts is not None:
                 return model.config.drafts.layers or True
         return False
@@ -281,9 +286,9 @@ class DraftModels:
         if options is None:
             return None
         drafters: list[Drafter] = [NgramDrafter()] if options.ngram else []
-        why = why_no_drafts(context) if self.second or self.layer else ""
+        why = why_no_drafts(context) if self.second or self.layers else ""
         if self.states and context.plan.options.states != self.states:
-            what = "layers that draft need" if self.layer is not None else "the draft model needs"
+            what = "layers that draft need" if self.layers else "the draft model needs"
             why = why or (f"{what} a context with states={self.states}, made without a plan file")
         if why:
             warnings.warn(f"no model drafts: {why}", stacklevel=6)
@@ -294,10 +299,17 @@ class DraftModels:
                 "progress": progress,
             }  # fmt: skip
             moved = token_bytes(context.plan)
+            own: list[Context] = []
             for model, sizes in self._contexts(context.n_ctx, n, context.cache):
-                own = Context(model, **shared | sizes)
-                kind = _kind_of(model, second=model.file is not self.model.file)
-                drafters.append(kind(own, n, options.p_min, token_bytes(own.plan) / moved))
+                one = Context(model, **shared | sizes)
+                if model.file is self.model.file:
+                    own.append(one)
+                else:
+                    share = token_bytes(one.plan) / moved
+                    drafters.append(_kind_of(model)(one, n, options.p_min, share))
+            if own:
+                share = sum(token_bytes(one.plan) for one in own) / len(own) / moved
+                drafters.append(NextTokens(own[0], n, options.p_min, share, own[1:]))
         if not drafters:
             return None
         n_vocab = context.model.config.n_vocab
@@ -318,7 +330,7 @@ class DraftModels:
         that shares it."""
         contexts: list[tuple[Model, dict[str, Any]]] = []
         options = self.options
-        for model in (self.second, self.layer):
+        for model in (self.second, *self.layers):
             if model is None or options is None:
                 continue
             drafts = model.config.drafts
@@ -338,8 +350,8 @@ class DraftModels:
         return contexts
 
 
-def _kind_of(model: Model, *, second: bool) -> type[SecondModel | NextTokens | BesideCache]:
-    """How a model drafts."""
+def _kind_of(model: Model) -> type[SecondModel | NextTokens | BesideCache]:
+    """How a model of another file drafts."""
     drafts = model.config.drafts
     if drafts is None:
         return SecondModel
@@ -347,7 +359,7 @@ def _kind_of(model: Model, *, second: bool) -> type[SecondModel | NextTokens | B
         return BesideCache
     if drafts.block:
         return Blocks
-    return EagleTokens if second else NextTokens
+    return EagleTokens
 
 
 def _require_same_tokens(target: GGUFFile, draft: GGUFFile) -> None:

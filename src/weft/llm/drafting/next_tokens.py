@@ -1,7 +1,7 @@
 """Drafts by models: `SecondModel` with a smaller model of the same vocabulary, the others with what
 was trained for one model and reads the states that it computes (`ModelConfig.drafts`).
 
-NextTokens     a layer of the model itself (`weft.llm.models.next_layer`) or EAGLE-3's layer
+NextTokens     layers of the model itself (`weft.llm.models.next_layer`) or EAGLE-3's layer
 Blocks         guesses a block of tokens at once (DFlash)
 BesideCache    attends to the cache of the model (the assistants of Gemma 4)
 
@@ -70,8 +70,10 @@ class _Waiting:
 class NextTokens:
     """Proposes what the layer expects, as long as it is sure.
 
-    The cache of a sequence begins at the first token whose state is known: that of a prompt whose
-    beginning another text has computed lacks that beginning, unless the layer has read it, too."""
+    With several layers, each was trained for one guess. All read the states of the text; each then
+    reads the guesses of the layers before it, with the states that those computed. The cache of a
+    sequence begins at the first token whose state is known: that of a prompt whose beginning
+    another text has computed lacks that beginning, unless the layer has read it, too."""
 
     name = "layer that drafts"
     trust: Sequence[float] = (0.6, 0.8, 0.9)
@@ -81,10 +83,19 @@ class NextTokens:
     """The tokens that it reads whose logits are wanted."""
 
     def __init__(
-        self, context: Context, n_seqs: int, p_min: float = 0.0, share: float = 0.0
+        self,
+        context: Context,
+        n_seqs: int,
+        p_min: float = 0.0,
+        share: float = 0.0,
+        further: Sequence[Context] = (),
     ) -> None:
-        """`context` is that of the layer, with the option `states`; see `SecondModel`."""
+        """`context` is the context of the layer, with the option `states`; `further` are the
+        contexts of layers for further guesses. See `SecondModel`."""
         self.cache = OwnCache(context, n_seqs)
+        self.further = [OwnCache(other, n_seqs) for other in further]
+        self._caches = (self.cache, *self.further)
+        self._most = len(self._caches) if further else context.n_ctx
         self.ids = ids_of(context)
         self.p_min, self.share = p_min, share
         self._waiting = [_Waiting() for _ in range(n_seqs)]
@@ -107,7 +118,7 @@ class NextTokens:
         if not waiting.start <= last < waiting.end or not self.cache.readable(seq, tokens):
             return 0, 0
         most = self.cache.longest - (len(tokens) - self._start[seq])
-        return class_of_last(self._last.get(seq), tokens), most
+        return class_of_last(self._last.get(seq), tokens), min(most, self._most)
 
     def unread(self, seq: int, tokens: Sequence[int]) -> int:
         waiting = self._waiting[seq]
@@ -124,54 +135,70 @@ class NextTokens:
         if own < 0:
             self._restart(seq, 0)
         else:
-            self.cache.drop(seq, own, n)
+            for cache in self._caches:
+                cache.drop(seq, own, n)
 
     def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
         row = self._read(seq, tokens)
         if row is None:
             return ()
-        cache, draft = self.cache, list[int]()
-        own = at = len(cache.held[seq])
+        cache, draft, most = self.cache, list[int](), min(most, self._most)
+        own, states = len(cache.held[seq]), list[NDArray[np.float32]]()
         while True:
             token = self.ids.best(row[0], self.p_min)
             if token is None:
                 break
             draft.append(token)
-            if len(draft) >= most or at >= cache.longest or cache.make_room(1) < 1:
+            n = len(draft)
+            if n >= most or own + n > cache.longest:
                 break
-            assert self.context.states is not None
-            row = cache.decode(seq, [token], at, self.context.states[-1:])
-            at += 1
-        if at > own:  # their states were guesses
-            cache.cut(seq, own)
+            assert cache.context.states is not None
+            states.append(cache.context.states[-1:])
+            # the next layer has read none of the guesses, the same one all but the last
+            first = 0 if self.further else n - 1
+            cache = self._caches[n] if self.further else cache
+            if cache.make_room(n - first) < n - first:
+                break
+            row = cache.decode(seq, draft[first:], own + first, np.concatenate(states[first:]))
+        for cache in self._caches:
+            if len(cache.held[seq]) > own:  # the states of guesses were guesses
+                cache.cut(seq, own)
         self._last[seq] = len(tokens), draft
         return draft
 
     def forget(self, seq: int) -> None:
-        self.cache.forget(seq)
+        for cache in self._caches:
+            cache.forget(seq)
         self._last.pop(seq, None)
         self._waiting[seq] = _Waiting()
         if self._start[seq]:
             self._restart(seq, 0)
 
     def _restart(self, seq: int, start: int) -> None:
-        self.cache.cut(seq, 0)
+        for cache in self._caches:
+            cache.cut(seq, 0)
         self._start[seq] = start
 
     def _read(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32] | None:
         """Reads the states that wait of tokens that have a successor. Returns the logits of the
         last; None if there is none or no room."""
-        cache, waiting, ahead = self.cache, self._waiting[seq], self.ahead
+        waiting, ahead = self._waiting[seq], self.ahead
         known = tokens[ahead + self._start[seq] :]
-        n = cache.keep(seq, known, max(waiting.start - self._start[seq], 0))
+        most = max(waiting.start - self._start[seq], 0)
+        n = min([cache.keep(seq, known, most) for cache in self._caches])
         if self._start[seq] + n < waiting.start:  # states between are missing
             self._restart(seq, waiting.start)
         end = min(waiting.end, len(tokens) - 1)
         new = list(tokens[waiting.start + ahead : end + ahead])
         at = waiting.start - self._start[seq]
-        if not new or at + len(new) > cache.longest or cache.make_room(len(new)) < len(new):
+        if not new or at + len(new) > self.cache.longest:
             return None
-        row = cache.decode(seq, new, at, np.stack(waiting.rows[: len(new)]), self.outputs)
+        if min([cache.make_room(len(new)) for cache in self._caches]) < len(new):
+            return None
+        states = np.stack(waiting.rows[: len(new)])
+        row = self.cache.decode(seq, new, at, states, self.outputs)
+        for cache in self.further:
+            cache.decode(seq, new, at, states, None)
         waiting.drop(len(new))
         return row
 

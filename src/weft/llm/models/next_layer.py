@@ -8,8 +8,8 @@ predicts the one after that:
 
 h is what the model's own output projection reads, so h' can stand for the input of the next token,
 and the layer drafts as many as are wanted. Embedding and head are the model's unless the layer has
-its own. Several such layers of a file were trained for further tokens each; the first is used for
-all.
+its own. Where a file has several such layers, each was trained for one guess: the first for the
+first, the second for the second. All of them read the same states of the text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LING_NORM = "layer_output_norm.weight"
 
 @dataclass(frozen=True)
 class NextLayer(Architecture):
-    """The first layer that drafts, as a model of one layer that reads states beside tokens."""
+    """A layer that drafts, as a model of one layer that reads states beside tokens."""
 
     base: Architecture | None = None
     """The architecture of the model."""
@@ -67,15 +67,16 @@ class NextLayer(Architecture):
 
 
 def next_layer(base: Architecture) -> NextLayer:
-    """The first layer that drafts, of models of an architecture."""
+    """The layer that drafts, of models of an architecture."""
     base = base.of_next_layer()
     same = {f.name: getattr(base, f.name) for f in fields(Architecture)}
     return NextLayer(**same, base=base)
 
 
-def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """The config of the first layer that drafts, in the form of a model of one layer."""
-    il, names = c.n_layer, keys.file.tensors
+def next_config(c: ModelConfig, keys: Keys, il: int | None = None) -> ModelConfig:
+    """The config of layer `il` of the file, which drafts, as a model of one layer; None: of the
+    first such layer."""
+    il, names = c.n_layer if il is None else il, keys.file.tensors
 
     def own(key: str, others: tuple[int, ...]) -> tuple[int, ...]:
         try:
@@ -90,9 +91,11 @@ def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
     indexer = c.indexer
     if indexer is not None:
         indexer = replace(indexer, layers=(f"blk.{il}.indexer.proj.weight" in names,))
-    # it attends also in recurrent models; where layers differ, it is as those that see everything
-    full = [i for i in range(c.n_layer) if not c.is_windowed(i) and c.heads_kv[i]]
-    ropes = (c.rope_of(full[-1] if full else c.n_layer - 1),) if c.ropes else ()
+    # it attends also in recurrent models; where layers differ, the file may say which it is like,
+    # and otherwise it sees everything
+    windowed = c.sliding_window > 0 and _is_windowed(keys, il)
+    alike = [i for i in range(c.n_layer) if c.is_windowed(i) == windowed and c.heads_kv[i]]
+    ropes = (c.rope_of(alike[-1] if alike else c.n_layer - 1),) if c.ropes else ()
     return replace(
         c,
         n_layer=1,
@@ -103,11 +106,20 @@ def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
         moe=moe,
         indexer=indexer,
         recurrent=None,
-        windowed=(),
+        windowed=(True,) if windowed else (),
         ropes=ropes,
         activation=c.activation[-1:],
         drafts=DraftConfig(c.n_embd, c.n_embd),
     )
+
+
+def _is_windowed(keys: Keys, il: int) -> bool:
+    """True if the file says that layer `il`, which drafts, sees only the sliding window."""
+    try:
+        flags = keys.flags("attention.sliding_window_pattern", il + 1)
+    except FormatError:  # the file has as many as there are other layers
+        return False
+    return bool(flags) and flags[il]
 
 
 def next_weights(
