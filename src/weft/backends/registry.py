@@ -44,11 +44,13 @@ BUILT_IN = {
     "blas": "weft.backends.blas",
     "cuda": "weft.backends.cuda",
     "opencl": "weft.backends.opencl",
+    "webgpu": "weft.backends.webgpu",
     "reference": "weft.backends.reference",
     "remote": "weft.backends.remote",
     "null": "weft.backends.null",
 }
 """Names and modules of the backends in this package."""
+_OTHER_NAMES = {"gpu": "webgpu"}
 
 
 @runtime_checkable
@@ -110,6 +112,7 @@ def require_known(spec: str) -> None:
 def _find(spec: str) -> tuple[str, str]:
     """The name and the module of a backend."""
     name = spec.partition(":")[0]
+    name = _OTHER_NAMES.get(name, name)
     if name in BUILT_IN:
         return name, BUILT_IN[name]
     modules = _modules()

@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
 """Default values of options; a table omits a column in which every row has the default."""
 
 _FLASH = {"auto": -1, "off": 0, "0": 0, "false": 0}
-_BACKENDS = {"cuda": "CUDA", "opencl": "OpenCL", "blas": "BLAS"}
+_BACKENDS = {"cuda": "CUDA", "opencl": "OpenCL", "blas": "BLAS", "webgpu": "WebGPU"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool 
 
 
 _IN_HOST_MEMORY = ("cpu", "blas")
-_NEED_CPU = ("blas", "cuda", "opencl")
+_NEED_CPU = ("blas", "cuda", "gpu", "opencl", "webgpu")
 _STANDALONE = ("cpu", "reference", "null")
 """Devices that need no other device behind them."""
 

@@ -32,11 +32,16 @@ _HEADERS = {
 """The headers that a kernel file needs besides `common.h`."""
 
 
+def headers(file: str) -> tuple[str, ...]:
+    """The headers that a kernel file needs besides `common.h`."""
+    return _HEADERS.get(file, ())
+
+
 @cache
 def source_of(file: str) -> str:
     """A kernel file behind its enumerations and headers, as the compiler gets it. Errors name
     files and lines."""
-    return enums_of(file) + _joined("common.h", *_HEADERS.get(file, ()), file)
+    return enums_of(file) + _joined("common.h", *headers(file), file)
 
 
 @cache

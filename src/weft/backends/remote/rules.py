@@ -34,7 +34,7 @@ def rules_like(facts: Mapping[str, Any], name: str, machine: Machine, number: in
         reference = ReferenceBackend()
         reference.name = name
         return reference
-    if kind in ("opencl", "cuda"):
+    if kind in ("opencl", "cuda", "webgpu"):
         return _OpenCLLike(facts, name)
     raise DeviceError(
         f"{machine.name}: its device {facts.get('name')!r} is of a kind that is not used over "

@@ -13,35 +13,37 @@ __kernel void gather(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global 
             bytes);
 }
 
-/* An element that values replace, or are added to, one after another. */
+/* An element that values are added to, one after another. */
 typedef struct {
-  bytes_t newest; /* the last value */
   int add, whole; /* whether values are added; whether they are integers */
   float sum;      /* the sums of floats and of integers */
   ulong whole_sum;
 } held_t;
 
-static inline held_t begin(bytes_t from, int type, int add) {
-  held_t h = {from, add, is_whole(type), 0.0f, 0};
-  if (add && h.whole)
+/* Puts the element `from` at `to`, where values may replace it. */
+static inline held_t begin(__global uchar* to, bytes_t from, int type, int add, int bytes) {
+  held_t h = {add, is_whole(type), 0.0f, 0};
+  if (!add)
+    move_unit(to, from, bytes);
+  else if (h.whole)
     h.whole_sum = (ulong)load_whole(from, type);
-  else if (add)
+  else
     h.sum = load(from, type);
   return h;
 }
 
-static inline void take(held_t* h, bytes_t value, int type) {
-  h->newest = value;
-  if (h->add && h->whole)
+static inline void take(held_t* h, __global uchar* to, bytes_t value, int type, int bytes) {
+  if (!h->add)
+    move_unit(to, value, bytes);
+  else if (h->whole)
     h->whole_sum += (ulong)load_whole(value, type);
-  else if (h->add)
+  else
     h->sum += load(value, type);
 }
 
-static inline void put(const held_t* h, __global uchar* to, int type, int bytes) {
-  if (!h->add)
-    move_unit(to, h->newest, bytes);
-  else if (h->whole)
+static inline void put_sum(const held_t* h, __global uchar* to, int type) {
+  if (!h->add) return;
+  if (h->whole)
     store_whole(to, type, (long)h->whole_sum);
   else
     store(to, type, h->sum);
@@ -52,7 +54,8 @@ __kernel void scatter(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, bytes_t 
                       __global uchar* pd, tensor_t d, int axis, int add, int bytes,
                       __global int* fault, int step) {
   PLACE
-  held_t held = begin(ps + at4(&s, i0, i1, i2, i3), s.type, add);
+  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
+  held_t held = begin(to, ps + at4(&s, i0, i1, i2, i3), s.type, add, bytes);
   const int mine = axis == 0 ? i0 : axis == 1 ? i1 : axis == 2 ? i2 : i3;
   if ((axis == 0 || i0 < ids.ne[0]) && (axis == 1 || i1 < ids.ne[1]) &&
       (axis == 2 || i2 < ids.ne[2]) && (axis == 3 || i3 < ids.ne[3])) {
@@ -61,10 +64,10 @@ __kernel void scatter(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, bytes_t 
     for (int i = 0; i < ids.ne[axis]; i++) {
       if (wrapped_index(line + i * ids.nb[axis], ids.type, s.ne[axis], fault, step) != mine)
         continue;
-      take(&held, values + i * v.nb[axis], v.type);
+      take(&held, to, values + i * v.nb[axis], v.type, bytes);
     }
   }
-  put(&held, pd + at4(&d, i0, i1, i2, i3), d.type, bytes);
+  put_sum(&held, to, d.type);
 }
 
 /* The place of an element; dimensions of size 1 are repeated. */
@@ -113,7 +116,8 @@ __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_IND
                         int n, int add, int bytes, __global int* fault, int step) {
   PLACE
   const int place[4] = {i0, i1, i2, i3};
-  held_t held = begin(ps + at4(&s, i0, i1, i2, i3), s.type, add);
+  __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
+  held_t held = begin(to, ps + at4(&s, i0, i1, i2, i3), s.type, add, bytes);
   for (int i = 0; i < n; i++) {
     const int4 chosen = make_int4(i % sizes.x, i / sizes.x % sizes.y, i / sizes.x / sizes.y % sizes.z,
                                i / sizes.x / sizes.y / sizes.z);
@@ -132,9 +136,9 @@ __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_IND
       }
     }
     if (!here) continue;
-    take(&held, pv + of_spread(&v, make_int4(at[0], at[1], at[2], at[3])), v.type);
+    take(&held, to, pv + of_spread(&v, make_int4(at[0], at[1], at[2], at[3])), v.type, bytes);
   }
-  put(&held, pd + at4(&d, i0, i1, i2, i3), d.type, bytes);
+  put_sum(&held, to, d.type);
 }
 
 /* The place in 0 .. n-1 that a PadMode puts at place `i`; -1 where it puts the constant. */

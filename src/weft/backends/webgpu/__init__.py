@@ -1,0 +1,46 @@
+"""The `webgpu` devices: GPUs of every maker by Metal, Vulkan or Direct3D 12, through wgpu.
+
+`devices` finds them; `driver` makes all requests to a device. The kernels are OpenCL's:
+`translation/` writes them in WGSL, `builds` keeps what it wrote. All else is
+`weft.backends.kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.backends.kernels import KernelRules
+from weft.backends.registry import BackendInfo
+from weft.backends.webgpu.backend import WebGPUBackend
+from weft.backends.webgpu.devices import find_devices, pick
+from weft.errors import DeviceError
+from weft.options import require_options
+
+__all__ = ["WebGPUBackend", "describe", "make", "rules"]
+
+_OPTIONS = ("limits", "memory", "planes")
+
+
+def describe() -> list[BackendInfo]:
+    """Every device; one that cannot be used has the reason."""
+    try:
+        devices = find_devices()
+    except DeviceError as error:
+        return [BackendInfo("webgpu", False, str(error), "")]
+    return [
+        BackendInfo(f"webgpu:{d.number}", not d.unusable, d.unusable, d.description)
+        for d in devices
+    ]
+
+
+def make(suffix: str | None = None, **options: Any) -> WebGPUBackend:
+    """`webgpu` is the first GPU, else the first device; `webgpu:N` is device number N. Options
+    belong to `WebGPUBackend`."""
+    require_options("webgpu", options, _OPTIONS)
+    device = pick(suffix)
+    return WebGPUBackend(device, "webgpu" if suffix is None else f"webgpu:{suffix}", **options)
+
+
+def rules() -> KernelRules:
+    """The nodes for which there are kernels, on any device."""
+    return KernelRules("webgpu")

@@ -1,0 +1,244 @@
+"""All requests to a device: buffers, copies, kernels, waiting, and their failures."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.kernels import KernelDriver
+from weft.backends.kernels.launch import Local
+from weft.backends.webgpu.builds import translated
+from weft.backends.webgpu.devices import WIDE, Found
+from weft.backends.webgpu.library import guarded, library
+from weft.backends.webgpu.translation import TranslationError
+from weft.errors import DeviceError
+
+_MOST = 65_535
+"""Maximum number of groups along a dimension."""
+
+
+class WebGPUKernel:
+    """A kernel with the arguments of later launches."""
+
+    __slots__ = ("args", "defines", "file", "name")
+
+    def __init__(self, file: str, defines: tuple[str, ...], name: str) -> None:
+        self.file, self.defines, self.name = file, defines, name
+        self.args: list[Any] = []
+
+    def bind(self, args: Sequence[Any]) -> None:
+        """Sets the arguments of later launches."""
+        self.args = list(args)
+
+
+class Driver(KernelDriver):
+    """A device and its queue. Raises DeviceError where the device fails, OutOfMemoryError where it
+    has no room."""
+
+    def __init__(self, device: Found, name: str) -> None:
+        super().__init__(name)
+        self.device = device
+        self._wgpu = library()
+        self.errors = (self._wgpu.GPUError, RuntimeError)
+        names = (
+            "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size",
+            "max-buffer-size", "max-compute-workgroup-storage-size",
+            "max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x",
+            "max-compute-workgroup-size-y",
+        )  # fmt: skip
+        with guarded(f"{name}: {device.name} could not be opened"):
+            self._device = device.handle.request_device_sync(
+                required_limits={key: device.limits[key] for key in names},
+                required_features=[WIDE] if device.has_wide else [],
+            )
+        self._queue = self._device.queue
+        self._lock = RLock()
+        self._pipelines: dict[tuple[Any, ...], Any] = {}
+        self._tables: dict[bytes, Any] = {}
+        self._encoder: Any = None
+        self._pass: Any = None
+        usage = self._wgpu.BufferUsage
+        self._usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        self._last = self.create(4)
+
+    def guarded(self, what: str) -> AbstractContextManager[None]:
+        """Turns errors of the library into a DeviceError that begins with `what`."""
+        return guarded(what)
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def create(self, nbytes: int) -> Any:
+        """A zeroed buffer."""
+        with guarded(f"{self.name}: a buffer of {nbytes} bytes could not be created"):
+            size = -(-max(nbytes, 4) // 4) * 4 + 4  # a kernel may read a word behind the last byte
+            return self._device.create_buffer(size=size, usage=self._usage)
+
+    def table(self, data: bytes) -> Any:
+        """A small buffer that holds these bytes, sent once."""
+        buffer = self._tables.get(data)
+        if buffer is None:
+            buffer = self._tables[data] = self.create(len(data))
+            self.write(buffer, 0, np.frombuffer(data, np.uint8))
+        return buffer
+
+    def write(self, buffer: Any, offset: int, data: NDArray[np.uint8]) -> None:
+        """Enqueues a copy from the host; `data` may change once this returns."""
+        with self._lock, guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
+            self.flush()
+            start, end = offset // 4 * 4, -(-(offset + data.nbytes) // 4) * 4
+            if start != offset or end != offset + data.nbytes:  # words at the edges are shared
+                whole = np.empty(end - start, np.uint8)
+                whole[:4] = self._read(buffer, start, 4)
+                whole[-4:] = self._read(buffer, end - 4, 4)
+                whole[offset - start : offset - start + data.nbytes] = data
+                data = whole
+            self._queue.write_buffer(buffer, start, np.ascontiguousarray(data))
+
+    def _read(self, buffer: Any, start: int, nbytes: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self._queue.read_buffer(buffer, start, nbytes), np.uint8)
+
+    def read_bytes(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes of a buffer, once all work enqueued so far is done."""
+        if not nbytes:
+            return np.empty(0, np.uint8)
+        with self._lock, guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
+            self.flush()
+            start, end = offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
+            found = self._read(buffer, start, end - start)
+            return found[offset - start : offset - start + nbytes].copy()
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
+        """Enqueues a copy within the device."""
+        with self._lock, guarded(f"{self.name}: copy of {nbytes} bytes within the device"):
+            if to is source or (to_offset | offset | nbytes) % 4:
+                self.write(to, to_offset, self.read_bytes(source, offset, nbytes))
+                return
+            self._end_pass()
+            self._encode().copy_buffer_to_buffer(source, offset, to, to_offset, nbytes)
+
+    def clear(self, buffer: Any, nbytes: int) -> None:
+        """Enqueues zeros for the first bytes of a buffer."""
+        with self._lock:
+            self._end_pass()
+            self._encode().clear_buffer(buffer, 0, nbytes)
+
+    # ---- kernels ---------------------------------------------------------------------------------
+
+    def kernel(self, file: str, defines: tuple[str, ...], name: str) -> WebGPUKernel:
+        """A kernel object of its own, whose arguments no other caller sets."""
+        return WebGPUKernel(file, defines, name)
+
+    def _pipeline(self, kernel: WebGPUKernel, group: tuple[int, ...], local: int) -> Any:
+        key = kernel.file, kernel.defines, kernel.name, group, local
+        found = self._pipelines.get(key)
+        if found is None:
+            what = f"kernel {kernel.name} of {kernel.file} does not build on {self.device.name}"
+            try:
+                code = translated(
+                    kernel.file, kernel.defines, kernel.name, group, local, self.device.has_wide
+                )
+            except TranslationError as error:
+                raise DeviceError(f"{what}: {error}") from error
+            with guarded(what):
+                module = self._device.create_shader_module(code=code)
+                found = self._device.create_compute_pipeline(
+                    layout="auto", compute={"module": module, "entry_point": "main"}
+                )
+            self._pipelines[key] = found
+        return found
+
+    def prepared(
+        self,
+        kernel: WebGPUKernel,
+        grid: tuple[int, ...],
+        group: tuple[int, ...],
+        start: tuple[int, ...] | None,
+    ) -> tuple[Any, ...]:
+        """The arguments of `launch`: pipeline, and bind group and grid of each part."""
+        buffers: list[Any] = []
+        words = bytearray()
+        local = 0
+        for arg in kernel.args:
+            if type(arg) is bytes:
+                words += arg + bytes(-len(arg) % 4)
+            elif type(arg) is Local:
+                words += struct.pack("<i", local)
+                local += -(-arg.nbytes // 16) * 16
+            else:
+                buffers.append(arg)
+        with self._lock:
+            pipeline = self._pipeline(kernel, tuple(group), local)
+            layout = pipeline.get_bind_group_layout(0)
+            first = (*(start or ()), 0, 0, 0)[:3]
+            size = (*grid, 1, 1)[:3]
+            parts = []
+            for at in range(0, size[0], _MOST):
+                head = struct.pack("<3i", first[0] + at * group[0], *first[1:])
+                usage = self._wgpu.BufferUsage.STORAGE
+                args = self._device.create_buffer_with_data(data=head + words, usage=usage)
+                entries = [{"binding": 0, "resource": {"buffer": args}}]
+                entries += [
+                    {"binding": i + 1, "resource": {"buffer": b}} for i, b in enumerate(buffers)
+                ]
+                bound = self._device.create_bind_group(layout=layout, entries=entries)
+                parts.append((bound, (min(_MOST, size[0] - at), *size[1:])))
+        return pipeline, parts
+
+    def launch(self, *prepared: Any) -> Any:
+        """Enqueues a kernel."""
+        pipeline, parts = prepared
+        with self._lock:
+            if self._pass is None:
+                self._pass = self._encode().begin_compute_pass()
+            for bound, grid in parts:
+                self._pass.set_pipeline(pipeline)
+                self._pass.set_bind_group(0, bound)
+                self._pass.dispatch_workgroups(*grid)
+
+    def _encode(self) -> Any:
+        if self._encoder is None:
+            self._encoder = self._device.create_command_encoder()
+        return self._encoder
+
+    def _end_pass(self) -> None:
+        if self._pass is not None:
+            self._pass.end()
+            self._pass = None
+
+    def flush(self) -> None:
+        """Starts the work that is enqueued."""
+        with self._lock:
+            self._end_pass()
+            if self._encoder is not None:
+                encoder, self._encoder = self._encoder, None
+                self._queue.submit([encoder.finish()])
+
+    def marker(self) -> Any:
+        """An event that is reached when all work enqueued so far is done."""
+        with guarded(f"{self.name}: work could not be started"):
+            self.flush()
+        return [False]
+
+    def is_done(self, event: Any) -> bool:
+        """Whether an event is reached, or a failing device has given it up."""
+        self.wait(event)
+        return True
+
+    def wait(self, event: Any = None) -> None:
+        """Blocks until an event, or until all work is done."""
+        if event is not None and event[0]:
+            return
+        with self._lock, guarded(f"{self.name}: waiting for the device"):
+            self.flush()
+            self._read(self._last, 0, 4)  # in order, so that all work is done
+        if event is not None:
+            event[0] = True
+
+    def record_times(self, on: bool) -> None:
+        """Times are not recorded."""

@@ -1,0 +1,21 @@
+"""The WebGPU device of this machine for tests; where there is none, they are skipped with why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weft.backends import make_backend
+from weft.backends.webgpu import WebGPUBackend
+from weft.errors import DeviceError
+
+
+def webgpu(**options: Any) -> WebGPUBackend:
+    """A fresh backend with a device of its own."""
+    try:
+        backend = make_backend("webgpu", **options)
+    except DeviceError as error:
+        pytest.skip(f"no WebGPU device: {error}")
+    assert isinstance(backend, WebGPUBackend)
+    return backend
