@@ -139,6 +139,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "rope_parameters": YARN}, "qwen2"),
     "glm dsa": ("GlmMoeDsa", SHAPE | LATENT | INDEXER | {
         "n_group": 1, "mlp_layer_types": ["dense", "sparse"]}, "qwen2"),
+    "glm5-next": ("Glm5Next", SHAPE | LATENT | INDEXER | {
+        "num_hidden_layers": 4, "qk_rope_head_dim": 0, "linear_head_dim": 8, "linear_num_heads": 4,
+        "linear_lower_bound": -2.0, "index_kpool": 2, "index_topk": 4, "indexer_types": [
+            "full", "full", "shared", "full"], "layer_types": ["linear_attention"] + [
+            "indexed_attention"] * 2 + ["linear_attention"], "mlp_layer_types": [
+            "dense"] + ["sparse"] * 3, "swiglu_limit": 0.5, "pad_token_id": 0}, "qwen2"),
     "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
                                   "n_heads": 4, "max_position_embeddings": 64}, "words"),
     "dots1": ("Dots1", SHAPE | SHARED | {"n_group": 1, "topk_group": 1}, "qwen2"),
@@ -351,7 +357,7 @@ _SMALL_TOWER = {
 }
 SEEING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("Exaone4_5_", "GlmOcr", "MiniCPMV4_6", "Kimi_K25", "Janus", "Step3p7",
-                     "MuseGlimmer",), _SMALL_TOWER),
+                     "MuseGlimmer", "Glm5Next"), _SMALL_TOWER),
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
     "HunYuanVL": _DOCUMENTS, "PaddleOCRVL": _DOCUMENTS,

@@ -180,8 +180,8 @@ class IndexerConfig:
 
 @dataclass(frozen=True, slots=True)
 class CompressionConfig:
-    """Keys that stand for whole blocks of positions, beside the keys of a sliding window
-    (DeepSeek-V4)."""
+    """Keys that stand for whole blocks of positions: beside the keys of a sliding window
+    (DeepSeek-V4), or only in an indexer that chooses blocks (GLM-5.3, Qwen4-Exp)."""
 
     ratios: tuple[int, ...]
     """For each layer, the number of positions in a block; 0: the layer has no such keys."""
@@ -192,6 +192,8 @@ class CompressionConfig:
     """For each layer, how many numbers of each token are kept until its blocks are whole."""
     indexed: tuple[bool, ...]
     """For each layer, whether an indexer chooses blocks."""
+    attended: bool = True
+    """True if attention sees such keys; False: it sees the positions of the chosen blocks."""
 
     @property
     def tables(self) -> dict[int, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.execute import ArenaPool, Session
 from weft.graph.size import evaluate
-from weft.llm.cache.cells import Cells
+from weft.llm.cache.cells import BlockCells, Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.rollback import BlockPlaces, Places
@@ -139,6 +139,22 @@ class Inputs:
             view = self._views.get(f"block_{name}_{ratio}")
             if view is not None:
                 view[: len(values)] = values
+        view = self._views.get(f"block_rows_{ratio}")
+        if view is not None:
+            self._write_rows(view, ubatch, self._cache.blocks[ratio])
+
+    def _write_rows(self, view: NDArray[Any], ubatch: Ubatch, blocks: BlockCells) -> None:
+        """Writes the row of the block that each cell is in, for each sequence of a ubatch."""
+        cache, n_kv, n_each = self._cache, self._cache.n_read, len(ubatch) // ubatch.n_seqs
+        rows = view[: ubatch.n_seqs * n_kv].reshape(-1, n_kv)
+        rows[:] = blocks.n_read
+        for row, seq in zip(rows, ubatch.first[::n_each].tolist(), strict=True):
+            whole = np.flatnonzero(blocks.members[seq])
+            own = np.flatnonzero(cache.members[seq, :n_kv])
+            numbers = cache.pos[own] // blocks.ratio
+            of_block = np.full(numbers.max(initial=0) + 1, blocks.n_read, np.int32)
+            of_block[blocks.pos[whole] // blocks.ratio] = whole
+            row[own] = of_block[numbers]
 
     def _write_distances(self, ubatch: Ubatch, buckets: Distances) -> None:
         """Writes the buckets of distances, and parts the mask where there is an encoder."""

@@ -194,8 +194,9 @@ def configure_kimi(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(delta_or_latent(c, keys), ropes=(none,) * c.n_layer)
 
 
-def delta_or_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the sizes of both kinds of layers; those without key/value heads are recurrent."""
+def delta_or_latent(c: ModelConfig, keys: Keys, *, rotates: bool = True) -> ModelConfig:
+    """Sets the sizes of both kinds of layers; those without key/value heads are recurrent.
+    Keys of latent attention rotate in part, if it `rotates`."""
     layers = tuple(kv == 0 for kv in c.heads_kv)
     whole = replace(c, heads_kv=(max(c.heads_kv),) * c.n_layer)
     if keys.count("attention.value_length_mla", 0, least=0):
@@ -211,7 +212,8 @@ def delta_or_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
         head_dim=d,
         n_group=n_head,
     )
-    return replace(configure_latent(whole, keys), heads_kv=c.heads_kv, recurrent=recurrent)
+    latent = configure_latent(whole, keys, rotates=rotates)
+    return replace(latent, heads_kv=c.heads_kv, recurrent=recurrent)
 
 
 @dataclass(frozen=True)

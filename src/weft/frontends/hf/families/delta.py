@@ -134,7 +134,7 @@ _DEFAULTS = {**ROTARY, "partial_rotary_factor": 0.25}
 # Kimi Linear: gated delta nets and latent attention in turn.
 
 
-def _delta(c: Config, theirs: str, ours: str) -> int:
+def delta_size(c: Config, theirs: str, ours: str) -> int:
     """A size of delta nets, which older folders have in an object of their own."""
     return int(c.get("linear_attn_config", {}).get(theirs) or c[ours])
 
@@ -154,25 +154,26 @@ def _kimi_common(c: Config) -> Pairs:
         yield key, value
 
 
-def _n_dense(c: Config) -> int:
+def n_dense(c: Config) -> int:
+    """Number of first layers with a dense feed-forward layer."""
     kinds = c.get("mlp_layer_types")
     return int(kinds.count("dense") if kinds else c.get("first_k_dense_replace", 1))
 
 
 def _kimi_keys(c: Config) -> Pairs:
     yield "vocab_size", c.count("vocab_size")
-    yield "ssm.conv_kernel", _delta(c, "short_conv_kernel_size", "linear_conv_kernel_dim")
-    yield "kda.head_dim", _delta(c, "head_dim", "linear_head_dim")
-    yield from _latent_sizes(c)
+    yield "ssm.conv_kernel", delta_size(c, "short_conv_kernel_size", "linear_conv_kernel_dim")
+    yield "kda.head_dim", delta_size(c, "head_dim", "linear_head_dim")
+    yield from latent_sizes(c)
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
     yield "expert_shared_count", c["num_shared_experts"]
-    yield "leading_dense_block_count", _n_dense(c)
+    yield "leading_dense_block_count", n_dense(c)
     yield "expert_weights_scale", float(c["routed_scaling_factor"])
     if not c.get("moe_renormalize", True):
         yield "expert_weights_norm", False
 
 
-def _latent_sizes(c: Config) -> Pairs:
+def latent_sizes(c: Config) -> Pairs:
     """Sizes of latent attention."""
     if c.get("q_lora_rank") is not None:
         yield "attention.q_lora_rank", c["q_lora_rank"]
@@ -184,7 +185,8 @@ def _latent_sizes(c: Config) -> Pairs:
     yield "attention.value_length_mla", c["v_head_dim"]
 
 
-def _kimi_change(c: Config, name: str, values: Values) -> Named:
+def kimi_change(c: Config, name: str, values: Values) -> Named:
+    """Changes the shapes of delta nets' weights, and takes latent attention apart."""
     if name.endswith(".A_log"):
         yield name, values.reshaped(1, 1, math.prod(values.shape), 1)
     elif name.endswith("_conv1d.weight"):
@@ -229,7 +231,7 @@ def _ling_keys(c: Config) -> Pairs:
     yield "kda.head_dim", c.first("linear_head_dim", "head_dim")
     yield "kda.safe_gate", True
     yield "kda.gate_lower_bound", float(c["kda_lower_bound"])
-    yield from _latent_sizes(c)
+    yield from latent_sizes(c)
     width, n_shared = c["moe_intermediate_size"], c.first("num_shared_experts", "n_shared_experts")
     n_shared = 1 if n_shared is None else n_shared
     yield "expert_gating_func", 2
@@ -270,7 +272,7 @@ def _ling_change(c: Config, name: str, values: Values) -> Named:
         part = "attn_gate" if _ling_attends(c)[il] else "ssm_g_a"
         yield f"=blk.{il}.{part}.weight", values
     else:
-        yield from _kimi_change(c, name, values)
+        yield from kimi_change(c, name, values)
 
 
 FAMILIES = {
@@ -286,7 +288,7 @@ FAMILIES = {
         defaults=_DEFAULTS,
     ),
     "kimi-linear": Family(
-        "kimi-linear", _kimi_keys, common=_kimi_common, change=_kimi_change,
+        "kimi-linear", _kimi_keys, common=_kimi_common, change=kimi_change,
         defaults={"moe_router_activation_func": "sigmoid"}, experts=("w1", "w2", "w3"),
     ),
     "bailingmoe3": Family(

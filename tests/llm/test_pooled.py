@@ -1,0 +1,224 @@
+"""Blocks that an indexer chooses by keys of their own: all ways to compute a text agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.llm.made_models import configure, context, keys_of
+from tests.llm.newer_models import NEWER
+from tests.llm.recurrent_texts import write_lasting
+from tests.llm.tiny import write_model
+from weft.errors import ContextError, FormatError
+from weft.frontends.gguf import open_gguf
+from weft.frontends.hf.completed import family_metadata
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.pooled import FAMILIES
+from weft.llm.cache.kv_cache import cache_bytes
+from weft.llm.cache.snapshots import cut, keep_text, put_text, read_checkpoint, share
+from weft.llm.compute.context import Context
+from weft.llm.model import Model
+
+TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 30)]
+ATOL = 5e-5
+
+
+@pytest.fixture(scope="module", params=["glm5-next"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_lasting(tmp_path_factory.mktemp("model"), request.param)
+
+
+@pytest.fixture(scope="module")
+def want(path: Path) -> NDArray[np.float32]:
+    return context(path).decode(TEXT, outputs="all")
+
+
+def check(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
+    np.testing.assert_allclose(got, want, atol=ATOL, rtol=0)
+
+
+def test_memory(path: Path) -> None:
+    ctx = context(path, n_seq_max=2)
+    cache, config = ctx.cache, ctx.model.config
+    assert not cache.compressed and list(cache.pending) == list(cache.index) == [1]
+    (blocks,) = cache.blocks.values()
+    assert blocks.size == 48 // 3 + 2 * 2 and cache.index[1].ne[:2] == (6, blocks.size + 1)
+    assert cache.nbytes == cache_bytes(config, 48, "f32", "f32", 2)
+    again = Context(Model.open(path), plan=ctx.plan.to_json(), devices=["reference"])
+    assert again.cache.nbytes == cache.nbytes
+
+
+def tensors_of(path: Path) -> dict[str, NDArray[np.float32]]:
+    return {
+        name: info.data.view(np.float32).reshape(info.ne[info.n_dims - 1 :: -1])
+        for name, info in open_gguf(path).tensors.items()
+    }
+
+
+def test_blocks_are_chosen(tmp_path: Path, path: Path, want: NDArray[np.float32]) -> None:
+    """Beyond as many tokens as are chosen, and not before, other tokens are seen."""
+    tensors = tensors_of(path)
+    for name in tensors:
+        if name.endswith(("indexer.proj.weight", "indexer.q_proj.weight")):
+            tensors[name] = -tensors[name]
+    other = write_model(tmp_path / "m.gguf", keys_of(*NEWER[path.stem]), tensors)
+    got = context(other).decode(TEXT, outputs="all")
+    check(got[:8], want[:8])
+    assert (np.abs(got - want)[11:].max(axis=1) > 1e-3).sum() > 9
+
+
+@pytest.mark.parametrize(("flash", "devices"), [(True, ["cpu"]), (False, ["reference"])])
+@pytest.mark.parametrize("ends", [[1, 2, 3, 6, 13, 14, 30], [8, 9, 30]])
+def test_chunks(
+    path: Path, want: NDArray[np.float32], ends: list[int], flash: bool, devices: list[str]
+) -> None:
+    ctx = Context(Model.open(path), 48, type_k="f32", type_v="f32", devices=devices, flash=flash)
+    for a, b in zip([0, *ends], ends, strict=False):
+        check(ctx.decode(TEXT[a:b], outputs="all"), want[a:b])
+    assert [blocks.n_used for blocks in ctx.cache.blocks.values()] == [10]
+
+
+def test_forks(path: Path, want: NDArray[np.float32]) -> None:
+    """A text that parts from another at every place in a block, and both go on together."""
+    ctx = context(path, n_seq_max=2)
+    other = [*range(9, 16)]
+    ctx.decode(TEXT[:9])
+    for at in range(9, 13):
+        ctx.seq_rm(1)
+        ctx.seq_cp(0, 1)
+        whole = context(path).decode([*TEXT[:at], *other], outputs="all")
+        check(ctx.decode(other[:5], seqs=[[1]] * 5, outputs="all"), whole[at : at + 5])
+        got = ctx.decode([TEXT[at], other[5]], [at, at + 5], seqs=[[0], [1]], outputs="all")
+        check(got, np.stack([want[at], whole[at + 5]]))
+
+
+def test_a_beginning_of_two_texts(path: Path, want: NDArray[np.float32]) -> None:
+    """A text of two sequences, and the end of the second of them, in one batch."""
+    ctx = context(path, n_seq_max=2)
+    got = ctx.decode(TEXT[:20], range(20), seqs=[[1, 0]] * 10 + [[0]] * 10, outputs="all")
+    check(got, want[:20])
+
+
+def test_states_and_kept_texts(path: Path, want: NDArray[np.float32]) -> None:
+    ctx = context(path, n_seq_max=3)
+    cache = ctx.cache
+    ctx.decode(TEXT[:13])
+    checkpoint = read_checkpoint(cache, 0)
+    ctx.decode(TEXT[13:22])
+    text, state = keep_text(cache, 0, b"", 22), ctx.save_state(0)
+    share(cache, 0, 1, 13, checkpoint)
+    check(ctx.decode(TEXT[13:20], seqs=[[1]] * 7, outputs="all"), want[13:20])
+    cut(cache, 0, 13, checkpoint)
+    check(ctx.decode(TEXT[13:17], outputs="all"), want[13:17])
+    ctx.clear()
+    put_text(cache, 2, text, 13, checkpoint)
+    check(ctx.decode(TEXT[13:20], seqs=[[2]] * 7, outputs="all"), want[13:20])
+    ctx.seq_rm(2)
+    ctx.load_state(state, 1)
+    check(ctx.decode(TEXT[22:], seqs=[[1]] * 8, outputs="all"), want[22:])
+
+
+def test_what_cannot_be(path: Path) -> None:
+    ctx = context(path)
+    ctx.decode(TEXT[:5])
+    with pytest.raises(ContextError, match="must go on from 5 without gaps"):
+        ctx.decode([5], [7])
+    with pytest.raises(ContextError, match="positions of tokens in compressed keys"):
+        ctx.seq_add(0, 0, -1, 4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("attention.indexer.top_k", 7, "a multiple of 3, a block's size"),
+        ("attention.indexer.kpool", 1, "in 2..4096"),
+        ("attention.indexer.kpool_select_tail", False, "weft knows no other"),
+        ("attention.indexer.types", np.array([True, False, True, True]), "the first that attends"),
+        ("attention.indexer.types", np.array([True]), "one per layer"),
+        ("attention.q_lora_rank", 0, "above 0"),
+        ("rope.dimension_count", 2, "it must be 0"),
+        ("kda.gate_lower_bound", 0.5, "below 0"),
+        ("hyper_connection.count", 3, "it must be 4"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path: Path, key: str, value: Any, why: str) -> None:
+    arch, changes = NEWER["glm5-next"]
+    meta = keys_of(arch, changes | {key: value})
+    with pytest.raises(FormatError, match=why):
+        configure(tmp_path, meta)
+
+
+def test_layers_that_draft_are_refused(tmp_path: Path) -> None:
+    arch, changes = NEWER["glm5-next"]
+    file = write_lasting(tmp_path, arch)
+    meta = keys_of(arch, changes | {"nextn_predict_layers": 1, "block_count": 5})
+    extra = {"blk.4.nextn.eh_proj.weight": np.zeros((16, 32), np.float32)}
+    model = Model.open(write_model(tmp_path / "m.gguf", meta, tensors_of(file) | extra))
+    with pytest.raises(FormatError, match="several streams"):
+        model.next_layer()
+
+
+GLM5: dict[str, Any] = {
+    "architectures": ["Glm5NextForConditionalGeneration"], "hidden_size": 32, "vocab_size": 400,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+SAVED = {
+    "linear_head_dim": 8, "linear_num_heads": 4, "linear_conv_kernel_dim": 3,
+    "linear_lower_bound": -2.0, "indexer_types": ["full", "full", "shared", "full"],
+    "layer_types": ["linear_attention", *["indexed_attention"] * 2, "linear_attention"],
+    "mlp_layer_types": ["dense", *["sparse"] * 3],
+}  # fmt: skip
+DELTA = {"head_dim": 8, "num_heads": 4, "short_conv_kernel_size": 3, "gate_lower_bound": -2.0}
+PUBLISHED = {
+    "linear_attn_config": DELTA, "first_k_dense_replace": 1, "index_topk_pattern": "FFSF",
+    "layer_types": ["linear_attention", *["full_attention"] * 2, "linear_attention"],
+    "mla_use_nope": True, "mhc": True, "head_dim": 192,
+}  # fmt: skip
+
+
+def keys_of_config(config: dict[str, Any]) -> dict[str, object]:
+    family = FAMILIES["glm5-next"]
+    return family_metadata(family, Config(Path(), config, family.defaults))
+
+
+def test_both_forms_of_config_json_are_the_same() -> None:
+    assert keys_of_config(GLM5 | PUBLISHED) == keys_of_config({"text_config": GLM5 | SAVED} | GLM5)
+    more = keys_of_config(GLM5 | PUBLISHED | {"num_nextn_predict_layers": 1})
+    assert more["block_count"] == 5 and more["attention.head_count_kv"] == [0, 1, 1, 0, 1]
+    assert more["nextn_predict_layers"] == 1 and len(more["swiglu_clamp_exp"]) == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    [
+        (SAVED, -2.0),
+        (SAVED | {"linear_lower_bound": None}, None),
+        ({key: value for key, value in SAVED.items() if key != "linear_lower_bound"}, -5.0),
+        (PUBLISHED | {"linear_attn_config": DELTA | {"gate_lower_bound": None}}, -5.0),
+        (PUBLISHED | {"linear_attn_config": DELTA | {
+            "gate_lower_bound": None, "safe_gate": False}}, None),
+    ],
+)  # fmt: skip
+def test_bounds_of_decays(changes: dict[str, Any], bound: float | None) -> None:
+    assert keys_of_config(GLM5 | changes).get("kda.gate_lower_bound") == bound
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"qk_rope_head_dim": 8}, "qk_rope_head_dim' must be 0"),
+        ({"mhc": False}, "mhc true"),
+        ({"linear_num_heads": 2}, "must be num_attention_heads, 4"),
+        ({"mlp_layer_types": ["dense", "sparse", "dense", "sparse"]}, "they must be first"),
+        ({"index_kpool_always_select_tail": False}, "weft knows only true"),
+    ],
+)
+def test_configs_that_cannot_be(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        keys_of_config(GLM5 | SAVED | changes)
