@@ -329,6 +329,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "qwen35": ("Qwen3_5Text", SHAPE | DELTA | IMAGE_ROPE, "qwen2"),
     "qwen35moe": ("Qwen3_5MoeText", SHAPE | MOE | DELTA | IMAGE_ROPE | {
         "shared_expert_intermediate_size": 24}, "qwen2"),
+    "qwen4exp": ("Qwen4ExpText", SHAPE | MOE | DELTA | IMAGE_ROPE | {
+        "shared_expert_intermediate_size": 24,
+        "layer_types": ["linear_attention", "indexed_attention"] * 2, "eos_token_id": 9,
+        "hc_count": 3, "hc_lowrank": 12, "ple_layer_ids": [3], "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 50, "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8,
+        "indexer_budget": 4, "indexer_compress_ratio": 2, "output_gate_type": "sigmoid"}, "qwen2"),
     "qwen3moe": ("Qwen3Moe", SHAPE | MOE | {"head_dim": 16, "norm_topk_prob": True}, "qwen2"),
     "roberta": ("Roberta", NO_KV | {"pad_token_id": 1}, "gpt2"),
     "seed_oss": ("SeedOss", SHAPE | {"head_dim": 16}, "gpt2"),
@@ -364,7 +371,7 @@ SEEING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # their norms multiply by 1 + weight
 _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",
-            "Qwen3_5MoeText", "MiniMaxM3VLText")  # fmt: skip
+            "Qwen3_5MoeText", "MiniMaxM3VLText", "Qwen4ExpText")  # fmt: skip
 
 _TEXT = ["the quick brown fox jumps over the lazy dog, again and again. " * 3,
          "Once upon a time there was a little girl. She liked to play in the sun. " * 3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from weft.frontends.gguf import open_gguf
 from weft.frontends.hf.completed import family_metadata
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.pooled import FAMILIES
+from weft.frontends.hf.values import Values
 from weft.llm.cache.kv_cache import cache_bytes
 from weft.llm.cache.snapshots import cut, keep_text, put_text, read_checkpoint, share
+from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
+from weft.llm.config import NgramConfig
 from weft.llm.model import Model
 
 TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 30)]
 ATOL = 5e-5
 
 
-@pytest.fixture(scope="module", params=["glm5-next"])
+@pytest.fixture(scope="module", params=["glm5-next", "qwen4exp"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lasting(tmp_path_factory.mktemp("model"), request.param)
 
@@ -44,7 +48,9 @@ def check(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
 def test_memory(path: Path) -> None:
     ctx = context(path, n_seq_max=2)
     cache, config = ctx.cache, ctx.model.config
-    assert not cache.compressed and list(cache.pending) == list(cache.index) == [1]
+    assert not cache.compressed and list(cache.pending) == list(cache.index) == (
+        [1] if "glm5" in path.name else [1, 3]
+    )
     (blocks,) = cache.blocks.values()
     assert blocks.size == 48 // 3 + 2 * 2 and cache.index[1].ne[:2] == (6, blocks.size + 1)
     assert cache.nbytes == cache_bytes(config, 48, "f32", "f32", 2)
@@ -146,10 +152,102 @@ def test_what_cannot_be(path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_be(tmp_path: Path, key: str, value: Any, why: str) -> None:
-    arch, changes = NEWER["glm5-next"]
-    meta = keys_of(arch, changes | {key: value})
+    refused(tmp_path, "glm5-next", key, value, why)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("attention.compress_ratios", np.array([0, 3, 0, 2], np.int32), "where layers attend"),
+        ("attention.compress_ratios", 1 << 13, "where layers attend"),
+        ("attention.indexer.key_length", 1, "rope.dimension_count is 2"),
+        ("hyper_connection.count", 1, "in 2..256"),
+        ("ple.layers", np.array([1], np.int32), "a layer that is a delta net"),
+        ("ple.layers", np.array([0, 2], np.int32), "one layer of 0..3"),
+        ("ple.layers", np.array([4], np.int32), "one layer of 0..3"),
+        ("ple.ngram_size", 5, "5 integers"),
+        ("ple.heads_per_ngram", 200, "256 or less in all"),
+        ("ple.head_vocab_sizes", np.array([11, 0, 17, 19], np.uint64), "1 or more"),
+        ("ple.head_offsets", np.array([0, 1 << 40, 1, 2], np.uint64), "in 0..2147483647"),
+        ("ple.head_offsets", np.array([0, (1 << 31) - 1, 1, 2], np.uint64), "1 or more"),
+        ("ple.layer_multipliers", np.array([1.0, 2.0, 3.0]), "3 integers"),
+    ],
+)
+def test_settings_of_qwen4_that_cannot_be(tmp_path: Path, key: str, value: Any, why: str) -> None:
+    refused(tmp_path, "qwen4exp", key, value, why)
+
+
+def refused(folder: Path, arch: str, key: str, value: Any, why: str) -> None:
+    meta = keys_of(arch, NEWER[arch][1] | {key: value})
     with pytest.raises(FormatError, match=why):
-        configure(tmp_path, meta)
+        configure(folder, meta)
+
+
+@pytest.fixture(scope="module")
+def qwen4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_lasting(tmp_path_factory.mktemp("qwen4"), "qwen4exp")
+
+
+def test_a_table_with_too_few_rows(tmp_path: Path, qwen4: Path) -> None:
+    tensors = tensors_of(qwen4)
+    tensors["per_layer_token_embd.weight"] = tensors["per_layer_token_embd.weight"][:-1]
+    file = write_model(tmp_path / "m.gguf", keys_of(*NEWER["qwen4exp"]), tensors)
+    with pytest.raises(FormatError, match="at most 59 rows in all"):
+        Model.open(file)
+
+
+def test_files_that_do_not_say_the_size_of_blocks(tmp_path: Path, qwen4: Path) -> None:
+    """Their texts are right as long as all blocks are seen."""
+    meta = keys_of("qwen4exp", NEWER["qwen4exp"][1] | {"attention.compress_ratios": 0})
+    model = Model.open(write_model(tmp_path / "m.gguf", meta, tensors_of(qwen4)))
+    exact: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
+    got = Context(model, 6, **exact).decode(TEXT[:6], outputs="all")
+    check(got, context(qwen4).decode(TEXT[:6], outputs="all"))
+    with pytest.raises(ContextError, match="make n_ctx at most 6, where all are seen, or convert"):
+        Context(model, 7, **exact)
+
+
+def test_images_are_refused(qwen4: Path) -> None:
+    ctx = context(qwen4)
+    with pytest.raises(ContextError, match="does not run images with this model yet"):
+        ctx.decode(Batch(embeddings=np.zeros((1, ctx.model.config.n_embd))))
+
+
+def test_rows_of_ngrams(qwen4: Path) -> None:
+    """Plain Python's hashes, and an end that nothing reaches over."""
+    c = Model.open(qwen4).config.ngrams
+    assert c is not None and c.image == c.end == 60
+    for text, seen in (
+        ((7, 8, 9), (7, 8, 9)),
+        ((7, 60, 9), (7, 60, 60)),
+        ((60, 8, 9), (60, 8, 9)),
+        ((7, 8, -1), (7, 8, 60)),
+        ((7, -1, -1), (7, 60, 60)),
+    ):
+        a, b, last = (t * m for t, m in zip(seen, c.multipliers, strict=True))
+        hashes = [a ^ b] * 2 + [a ^ b ^ last] * 2
+        parts = zip(hashes, c.counts, c.offsets, strict=True)
+        want = [h % count + offset for h, count, offset in parts]
+        assert c.rows(np.array([text])).tolist() == [want]
+
+
+def test_ngrams_of_a_text(qwen4: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of the text before, wherever they were decoded, and the image's token for others."""
+    ctx = context(qwen4, n_seq_max=2)
+    seen: list[list[list[int]]] = []
+    rows = NgramConfig.rows
+
+    def noted(self: NgramConfig, grams: NDArray[np.int64]) -> NDArray[np.int32]:
+        seen.append(grams.tolist())
+        return rows(self, grams)
+
+    monkeypatch.setattr(NgramConfig, "rows", noted)
+    ctx.decode([5, 6, 7])
+    ctx.decode([8, 15], [3, 0], seqs=[[0], [1]])
+    assert seen == [[[5, -1, -1], [6, 5, -1], [7, 6, 5]], [[8, 7, 6], [15, -1, -1]]]
+    ctx.cache.tokens[ctx.cache.cells_of(0)[3]] = 1 << 20
+    ctx.decode([9])
+    assert seen[-1] == [[9, 60, 7]]
 
 
 def test_layers_that_draft_are_refused(tmp_path: Path) -> None:
@@ -222,3 +320,53 @@ def test_bounds_of_decays(changes: dict[str, Any], bound: float | None) -> None:
 def test_configs_that_cannot_be(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(FormatError, match=why):
         keys_of_config(GLM5 | SAVED | changes)
+
+
+QWEN4: dict[str, Any] = {
+    "hidden_size": 32, "vocab_size": 400, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24, "indexer_n_heads": 4,
+    "indexer_head_dim": 8, "indexer_budget": 4, "indexer_compress_ratio": 2, "hc_count": 3,
+    "output_gate_type": "sigmoid", "full_attention_interval": 2,
+    "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"indexer_budget": None}, "indexer_budget' is missing"),
+        ({"indexer_kv_heads": 2}, "must be 1"),
+        ({"output_gate_type": None}, "'silu'; files of these models imply 'sigmoid'"),
+        ({"ple_layer_ids": [1, 3], "eos_token_id": 1}, "n-grams in one layer"),
+        ({"ple_layer_ids": [1]}, "eos_token_id' is missing"),
+    ],
+)
+def test_configs_of_qwen4_that_cannot_be(changes: dict[str, Any], why: str) -> None:
+    family = FAMILIES["qwen4exp"]
+    keys = family_metadata(family, Config(Path(), QWEN4, family.defaults))
+    assert keys["attention.compress_ratios"] == [0, 2, 0, 2] and keys["rope.dimension_count"] == 8
+    with pytest.raises(FormatError, match=why):
+        family_metadata(family, Config(Path(), QWEN4 | changes, family.defaults))
+
+
+def test_shards_of_the_table_of_ngrams() -> None:
+    family = FAMILIES["qwen4exp"]
+    c = Config(Path(), QWEN4 | {"split_ngram_parts": 3}, family.defaults)
+    name = "model.layers.2.ple.ple_embedding.ngram_embedding.shard_{}.weight"
+    shards = {
+        name.format(i): Values((i + 1, 2), "f32", partial(np.full, (i + 1, 2), np.float32(i)))
+        for i in (2, 0, 1)
+    }
+    ((table, values),) = family.join(c, shards.items())
+    assert table == "=per_layer_token_embd.weight" and values.shape == (6, 2)
+    assert values.load()[:, 0].tolist() == [0, 1, 1, 2, 2, 2]
+    del shards[name.format(1)]
+    with pytest.raises(FormatError, match="2 shards of the embeddings of n-grams, and"):
+        list(family.join(c, shards.items()))
+    wide = {
+        name.format(i): Values((1, 2 + i), "f32", np.zeros((1, 1), np.float32).copy)
+        for i in range(3)
+    }
+    with pytest.raises(FormatError, match="rows of different sizes"):
+        list(family.join(c, wide.items()))

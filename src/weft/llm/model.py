@@ -238,6 +238,7 @@ class Model:
             window_cells          i64 [n_tokens], if these have cells of their own
             block_cells_R, block_sources_R, block_bias_R, block_positions_R, block_places_R,
             block_mask_R and block_rows_R, as `Blocks` says, for compressed keys of R positions each
+            ngram_rows            i32 [n_tokens * rows of n-grams], if the model has such embeddings
             types                 i32 [n_tokens], if the model has several types of tokens
             buckets               i32 [n_tokens, n_kv], if scores have biases by distance
             cross_mask            f16 [n_tokens, n_kv], if there is an encoder, for the cells with
@@ -319,6 +320,10 @@ class Model:
             places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")
             forced = G.input("forced_blocks", (n_tokens, n_blocks), "f32")
             step = replace(step, block_places=(places, forced))
+        ngrams = self.config.ngrams
+        if ngrams is not None:
+            hashed = G.input("ngram_rows", (len(ngrams.counts) * n_tokens,), "i32")
+            step = replace(step, ngram_rows=hashed)
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
             step = replace(step, slots=slots, n_seqs=n_seqs)

@@ -194,7 +194,8 @@ class KVCache(Cells):
         more = (t[il] for t in (self.pending, self.compressed, self.index) if il in t)
         leaves = [self.k[il], self.v[il], *more]
         if self.states is not None:
-            leaves += [t[il] for t in (self.states.conv, self.states.state) if il in t]
+            of = self.states.conv, self.states.state, self.states.dilated
+            leaves += [t[il] for t in of if il in t]
         return leaves
 
     @property

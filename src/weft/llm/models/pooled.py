@@ -25,40 +25,51 @@ from functools import partial
 import numpy as np
 
 from weft import graph as G
-from weft.errors import FormatError
+from weft.errors import ContextError, FormatError
 from weft.graph import RopeMode
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
-from weft.llm.config import CompressionConfig, IndexerConfig, ModelConfig
+from weft.llm.config import CompressionConfig, HyperConfig, IndexerConfig, ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.models.architecture import Architecture
+from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import layer_norm, linear
 from weft.llm.models.deepseek import absorbed, indexer_of, latent, latent_rows, of_largest, project
 from weft.llm.models.deepseek4 import Hyper
-from weft.llm.models.delta import DeltaOrLatent, delta_or_latent
+from weft.llm.models.delta import DeltaOrAttention, DeltaOrLatent, configure, delta_or_latent
 from weft.llm.models.experts import Experts, halves_limits, require_experts
-from weft.llm.models.hyper import hyper, read_hyper
-from weft.llm.models.parts import Gated
+from weft.llm.models.hyper import (
+    averaged,
+    gated,
+    gated_mean,
+    gated_rows,
+    read_hyper,
+    streams,
+)
+from weft.llm.models.ngrams import conv_size, ngram_rows, read_ngrams, table_row, with_ngrams
+from weft.llm.models.parts import EACH_HEAD, RMS, Gated
 from weft.llm.models.step import Blocks, Step, recurs, require_recurrent
-from weft.llm.weights import Row, Weights, need
+from weft.llm.weights import Row, Weights, maybe, need
 
 _SIZE = 4  # bytes of a float32
 
 
 def with_blocks(
-    c: ModelConfig, keys: Keys, ratio: int, width: int, chooses: tuple[bool, ...]
+    c: ModelConfig, keys: Keys, ratio: int, width: int, chooses: tuple[bool, ...] | None
 ) -> ModelConfig:
     """The config with an indexer that chooses blocks of `ratio` positions in the layers that
-    `chooses` marks, for which `width` numbers are kept of each token."""
+    `chooses` marks (None: in all that attend), for which `width` numbers are kept of each token.
+    With a `ratio` of 0 none chooses."""
+    chooses = chooses or (True,) * c.n_layer
     top_k = keys.count("attention.indexer.top_k")
-    if top_k % ratio:
+    if ratio and top_k % ratio:
         raise keys.bad("attention.indexer.top_k", top_k, f"a multiple of {ratio}, a block's size")
     attends = [il for il, kv in enumerate(c.heads_kv) if kv]
     if not attends or not chooses[attends[0]]:
         raise keys.bad("attention.indexer.types", list(chooses), "true in the first that attends")
-    here = tuple(own and kv > 0 for own, kv in zip(chooses, c.heads_kv, strict=True))
+    here = tuple(own and kv > 0 < ratio for own, kv in zip(chooses, c.heads_kv, strict=True))
     ratios, widths = (tuple(n * own for own in here) for n in (ratio, width))
+    compression = CompressionConfig(ratios, ratios, widths, here, attended=False)
     return replace(
         c,
         indexer=IndexerConfig(
@@ -68,7 +79,7 @@ def with_blocks(
             False,
             here,
         ),
-        compression=CompressionConfig(ratios, ratios, widths, here, attended=False),
+        compression=compression if ratio else None,
     )
 
 
@@ -256,9 +267,114 @@ class AveragedHyper(Hyper):
         return Architecture.outer_rows(self, c)
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        n = hyper(step.config).count
-        shares = G.repeat(G.constant([1.0 / n]), (n, x.ne[2], 1, 1))
-        return Architecture.logits(self, step, w, G.dsv4_hc_pre(x, shares))
+        return Architecture.logits(self, step, w, averaged(x))
+
+
+# Qwen4-Exp (2026): Qwen3.5's gated delta nets, whose output has a sigmoid as its gate, and gated
+# attention. The key of a block is the mean of its tokens' keys, normed and rotated by the block's
+# first position. Hyper-connections are gated (`hyper.py`), and one layer reads embeddings of
+# n-grams (`ngrams.py`).
+# Converters may write 0 positions for a block; what does not depend on blocks is computed then.
+
+
+def configure_qwen4(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the sizes of both kinds of layers, the indexer, the streams and n-grams."""
+    c = configure(c, keys)
+    key = "attention.compress_ratios"
+    ratios = keys.per_layer(key, c.n_layer)
+    own = {ratio for ratio, kv in zip(ratios, c.heads_kv, strict=True) if kv}
+    if len(own) != 1 or max(own) > 1 << 12:
+        raise keys.bad(key, list(ratios)[:8], f"one number of 0..{1 << 12} where layers attend")
+    c = with_blocks(c, keys, max(own), keys.count("attention.indexer.key_length"), None)
+    if c.rope.n_dims > indexer_of(c).head_dim:
+        raise keys.bad("rope.dimension_count", c.rope.n_dims, f"at most {indexer_of(c).head_dim}")
+    count = keys.count("hyper_connection.count", least=2, most=1 << 8)
+    rank = keys.count("hyper_connection.low_rank", most=1 << 16)
+    c = replace(c, hyper=HyperConfig(count, 0, 1e-6, rank=rank), ngrams=read_ngrams(c, keys))
+    if c.ngrams is None:
+        return c
+    if not recurs(c, c.ngrams.layer):
+        raise keys.bad("ple.layers", c.ngrams.layer, "a layer that is a delta net")
+    sizes = tuple(conv_size(c, c.ngrams) * (il == c.ngrams.layer) for il in range(c.n_layer))
+    return replace(c, recurrent=replace(require_recurrent(c), dilated=sizes))
+
+
+class DeltaOrBlocks(DeltaOrAttention):
+    """A gated delta net, or gated attention to chosen blocks if the layer is not recurrent."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The weights of either, and of the indexer."""
+        yield from super().rows(c, il)
+        if recurs(c, il):
+            return
+        blk, d = f"blk.{il}.indexer", indexer_of(c).head_dim
+        row = need if indexer_of(c).layers[il] else maybe
+        for name, n in (("q", indexer_of(c).n_head), ("k", 1)):
+            yield row(f"{blk}.{name}_proj.weight", c.n_embd, n * d)
+            yield row(f"{blk}.{name}_norm.weight", d)
+
+    def mask(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor | None:
+        c, layer, indexer, n_tokens = step.config, w.layer(il), indexer_of(step.config), x.ne[1]
+        if not indexer.layers[il]:
+            if "indexer.k_proj.weight" in layer and step.cache.size > indexer.top_k:
+                raise ContextError(
+                    f"{c.arch}.attention.compress_ratios is 0 in this file, which has an indexer "
+                    "of blocks, so that it is not known how many positions a block has; make "
+                    f"n_ctx at most {indexer.top_k}, where all are seen, or convert the folder of "
+                    "the model with weft convert"
+                )
+            return None
+        (ratio, blocks), n, d = _blocks(step, il), indexer.n_head, indexer.head_dim
+        rows = pending(step, il, linear(layer, "indexer.k_proj", x))
+        key = G.scale(G.sum_rows(across(rows, ratio, d, 0)), 1 / ratio)  # [1, d, n_blocks]
+        n_blocks = key.ne[2]
+        key = RMS(c, layer, "indexer.k_norm", G.reshape(key, d, 1, n_blocks))
+        key = common.rope(step, w, key, il, RopeMode.NEOX, blocks.positions)
+        q = G.reshape(linear(layer, "indexer.q_proj", x), d, n, n_tokens)
+        q = common.rope(step, w, RMS(c, layer, "indexer.q_norm", q), il)
+        weights = G.repeat(G.constant([1 / math.sqrt(d)]), (n, n_tokens, 1, 1))
+        return chosen(step, il, G.reshape(key, d, n_blocks), q, weights)
+
+
+class GatedHyper(Architecture):
+    """Blocks with gated hyper-connections, of which one reads embeddings of n-grams; x is [n_embd,
+    n_streams, n_tokens]."""
+
+    def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
+        yield from super().outer_rows(c)
+        yield from gated_rows(c, "output_hc", injects=False)
+        if c.ngrams is not None:
+            yield table_row(c)
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        yield from super().block_rows(c, il)
+        for part in ("attn", "ffn"):
+            yield from gated_rows(c, f"blk.{il}.hc_{part}")
+        if c.ngrams is not None and c.ngrams.layer == il:
+            yield from ngram_rows(c, il)
+
+    def embed(self, step: Step, w: Weights) -> Tensor:
+        if step.embd is not None:
+            raise ContextError(
+                "weft does not run images with this model yet: its blocks of positions have no "
+                "height and width; leave the images out"
+            )
+        return streams(step, super().embed(step, w))
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        layer, ngrams = w.layer(il), step.config.ngrams
+        if ngrams is not None and ngrams.layer == il:
+            x = with_ngrams(step, w, il, x).named(f"ple_out-{il}")
+        half = gated(step, layer, "hc_attn", x)
+        x = half.expanded(self.attention(step, w, il, half.x.named(f"attn_norm-{il}")))
+        n_embd, n, n_tokens, _ = x.ne
+        (flat,) = last(step, il, G.reshape(x, n_embd * n, n_tokens))
+        x = G.reshape(flat, n_embd, n, flat.ne[1]).named(f"ffn_inp-{il}")
+        half = gated(step, layer, "hc_ffn", x)
+        return half.expanded(self.feed_forward(step, w, il, half.x.named(f"ffn_norm-{il}")))
+
+    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        return super().logits(step, w, gated_mean(step, w, "output_hc", x)[0])
 
 
 ARCHITECTURES = {
@@ -267,5 +383,14 @@ ARCHITECTURES = {
         configure_glm5,
         attention=DeltaOrPooled(),
         feed_forward=Limited(shared="added", renormalise=False, balanced=True),
+    ),
+    "qwen4exp": GatedHyper(
+        RopeMode.NEOX,
+        configure_qwen4,
+        attention=DeltaOrBlocks(EACH_HEAD, act=G.sigmoid),
+        feed_forward=Experts(shared="gated"),
+        before=("", ""),
+        last_norm="",
+        image_rope=RopeMode.IMROPE,
     ),
 }

@@ -153,6 +153,9 @@ class Step:
     position of each block of the token's text, and n_kv where it has none; f32 [n_blocks,
     n_tokens], what is added to the scores of blocks. None: all blocks are seen."""
 
+    ngram_rows: Tensor | None = None
+    """i32 [n_parts * n_tokens]: rows of the embeddings of n-grams, in models that have them."""
+
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""
 

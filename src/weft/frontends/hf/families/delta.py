@@ -37,10 +37,11 @@ def _common(c: Config) -> Pairs:
         yield key, c.n_layer + _n_draft(c) if key == "block_count" else value
 
 
-def _keys(c: Config) -> Pairs:
+def _keys(c: Config, *, drafts: bool = True) -> Pairs:
     yield from expert_keys(c)
-    if _n_draft(c):
-        yield "nextn_predict_layers", _n_draft(c)
+    n = _n_draft(c) if drafts else 0
+    if n:
+        yield "nextn_predict_layers", n
     yield "ssm.conv_kernel", c["linear_conv_kernel_dim"]
     yield "ssm.state_size", c["linear_key_head_dim"]
     yield "ssm.group_count", c["linear_num_key_heads"]
@@ -49,14 +50,16 @@ def _keys(c: Config) -> Pairs:
     kinds = c.get("layer_types")
     if kinds:
         recurrent = [kind == "linear_attention" for kind in kinds]
-        yield "attention.recurrent_layers", recurrent + [False] * _n_draft(c)
+        yield "attention.recurrent_layers", recurrent + [False] * n
     yield "full_attention_interval", c.get("full_attention_interval", 4)
     part = c.rope.get("partial_rotary_factor", 0.25)
     yield "rope.dimension_count", int(c.head_dim * part)
 
 
-def _keys35(c: Config) -> Pairs:
-    yield from _keys(c)
+def keys35(c: Config, *, drafts: bool = True) -> Pairs:
+    """Sizes of experts and delta nets, and the sections of rotation; with `drafts` also the number
+    of layers that draft."""
+    yield from _keys(c, drafts=drafts)
     if "mrope_section" not in c.rope:
         yield "rope.dimension_sections", [11, 11, 10, 0]
 
@@ -105,7 +108,7 @@ def _draft_name(c: Config, name: str) -> str:
     return f"model.layers.{c.n_layer}.{_DRAFT.get(stem, stem)}.{kind}"
 
 
-def _in_turns(c: Config, name: str, values: Values) -> Named:
+def in_turns(c: Config, name: str, values: Values) -> Named:
     """Puts value heads that share a key head apart: first the first of each, then the second."""
     n_k, d_k, _, r = _sizes(c)
     if r > 1 and "linear_attn." in name:
@@ -281,10 +284,10 @@ FAMILIES = {
         norm_topk=True,
     ),
     "qwen35": Family(
-        "qwen35", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns, defaults=_DEFAULTS,
+        "qwen35", keys35, common=_common, names=NORM_BEHIND, change=in_turns, defaults=_DEFAULTS,
     ),
     "qwen35moe": Family(
-        "qwen35moe", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns,
+        "qwen35moe", keys35, common=_common, names=NORM_BEHIND, change=in_turns,
         defaults=_DEFAULTS,
     ),
     "kimi-linear": Family(
