@@ -88,12 +88,22 @@ def test_chunks(
     assert [blocks.n_used for blocks in ctx.cache.blocks.values()] == [10]
 
 
+@pytest.mark.parametrize("n_gpu_layers", [2, 99])
+def test_on_a_device_with_memory_of_its_own(
+    path: Path, want: NDArray[np.float32], n_gpu_layers: int
+) -> None:
+    """What is chosen is written where it is read."""
+    ctx = Context(Model.open(path), 48, type_k="f32", type_v="f32", devices=["reference", "cpu"],
+                  n_gpu_layers=n_gpu_layers, activations="f32", n_threads=1)  # fmt: skip
+    check(ctx.decode(TEXT, outputs="all"), want)
+
+
 def test_forks(path: Path, want: NDArray[np.float32]) -> None:
     """A text that parts from another at every place in a block, and both go on together."""
     ctx = context(path, n_seq_max=2)
     other = [*range(9, 16)]
     ctx.decode(TEXT[:9])
-    for at in range(9, 13):
+    for at in range(9, 12):
         ctx.seq_rm(1)
         ctx.seq_cp(0, 1)
         whole = context(path).decode([*TEXT[:at], *other], outputs="all")

@@ -139,22 +139,27 @@ def gated_rows(c: ModelConfig, name: str, *, injects: bool = True) -> Iterator[R
         yield from linear_rows(f"{name}_inject", wide, h.count)
 
 
-def gated(step: Step, w: Weights, name: str, x: Tensor) -> Collapsed:
-    """The streams x [n_embd, n_streams, n_tokens] collapsed for one half of a block, whose weights
-    are in `w` and whose names begin with `name`."""
-    y, flat = gated_mean(step, w, name, x)
-    scores = G.scale(linear(w, f"{name}_inject", flat), 1 / hyper(step.config).count)
-    return Collapsed(y, x, G.scale(G.sigmoid(scores), 2.0), None)
+def gated(step: Step, w: Weights, name: str, il: int, x: Tensor) -> Collapsed:
+    """The streams x [n_embd, n_streams, n_tokens] collapsed for one half of block `il`, whose
+    weights are in `w` and whose names begin with `name`."""
+    y, flat = gated_mean(step, w, name, il, x)
+    scores = linear(w, f"{name}_inject", flat).named(f"hc_inject-{il}")
+    scores = G.scale(scores, 1 / hyper(step.config).count).named(f"hc_inject_scaled-{il}")
+    post = G.scale(G.sigmoid(scores).named(f"hc_post_gate-{il}"), 2.0).named(f"hc_post-{il}")
+    return Collapsed(y, x, post, None)
 
 
-def gated_mean(step: Step, w: Weights, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def gated_mean(step: Step, w: Weights, name: str, il: int, x: Tensor) -> tuple[Tensor, Tensor]:
     """The streams x [n_embd, n_streams, n_tokens] collapsed to [n_embd, n_tokens], and their norms
-    side by side, [n_embd * n_streams, n_tokens]."""
+    side by side, [n_embd * n_streams, n_tokens]; see `gated`."""
     n_embd, n, n_tokens, _ = x.ne
-    flat = G.reshape(grouped(step.config, w, f"{name}_norm", x), n_embd * n, n_tokens)
-    inner = G.silu(G.scale(linear(w, f"{name}_down", flat), 1 / hyper(step.config).count))
-    weighted = G.mul(flat, G.sigmoid(linear(w, f"{name}_up", inner)))
-    return averaged(G.reshape(weighted, n_embd, n, n_tokens)), flat
+    normed = grouped(step.config, w, f"{name}_norm", x).named(f"hc_norm-{il}")
+    flat = G.reshape(normed, n_embd * n, n_tokens)
+    inner = G.scale(linear(w, f"{name}_down", flat), 1 / hyper(step.config).count)
+    inner = G.silu(inner.named(f"hc_down_scaled-{il}")).named(f"hc_down_silu-{il}")
+    gate = G.sigmoid(linear(w, f"{name}_up", inner).named(f"hc_gate-{il}"))
+    weighted = G.mul(flat, gate.named(f"hc_gate_sigmoid-{il}")).named(f"hc_gated-{il}")
+    return averaged(G.reshape(weighted, n_embd, n, n_tokens)).named(f"hc_mixed-{il}"), flat
 
 
 def grouped(c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:

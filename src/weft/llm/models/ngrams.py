@@ -110,18 +110,18 @@ def with_ngrams(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
     c, layer, rows = step.config, w.layer(il), step.ngram_rows
     assert rows is not None
     ngrams, (n_embd, n, n_tokens, _) = ngrams_of(c), x.ne
-    e = G.get_rows(w[TABLE], rows)  # [width, n_parts * n_tokens]
+    e = G.get_rows(w[TABLE], rows).named("ple_embd")  # [width, n_parts * n_tokens]
     e = G.reshape(e, ngrams.width * len(ngrams.counts), n_tokens)
     keys = G.reshape(linear(layer, "ple_key", e), n_embd, n, n_tokens)
     keys = grouped(c, layer, "ple_norm_key", keys)
     scores = G.sum_rows(G.mul(keys, grouped(c, layer, "ple_norm_query", x)))
     scores = G.scale(scores, 1 / math.sqrt(c.n_embd))  # [1, n_streams, n_tokens]
     root = G.sqrt(G.clamp(G.abs(scores), 1e-6, math.inf))
-    gate = G.sigmoid(G.mul(G.sgn(scores), root))
+    gate = G.sigmoid(G.mul(G.sgn(scores), root)).named(f"ple_gate-{il}")
     value = G.reshape(linear(layer, "ple_value", e), n_embd, 1, n_tokens)
-    value = G.mul(G.repeat(value, (n_embd, n, n_tokens, 1)), gate)
+    value = G.mul(G.repeat(value, (n_embd, n, n_tokens, 1)), gate).named(f"ple_gated_value-{il}")
     normed = G.reshape(grouped(c, layer, "ple_norm_conv", value), n_embd * n, n_tokens)
-    y = G.silu(_convolved(step, il, normed, layer["ple_conv1d.weight"]))
+    y = G.silu(_convolved(step, il, normed, layer["ple_conv1d.weight"])).named(f"ple_conv_out-{il}")
     return G.add(x, G.add(value, G.reshape(y, n_embd, n, n_tokens)))
 
 

@@ -116,7 +116,7 @@ def chosen(step: Step, il: int, key: Tensor, q: Tensor, weights: Tensor) -> Tens
         return None
     n, n_tokens = blocks.mask.ne[:2]
     index = G.view_3d(index, indexer.head_dim, 1, n, index.nb[1], index.nb[1])
-    scores = G.lightning_indexer(q, index, weights, blocks.mask)
+    scores = G.lightning_indexer(q, index, weights, blocks.mask).named(f"indexer_score-{il}")
     best = of_largest(scores, blocks.mask, indexer.top_k // ratio)
     # -inf in blocks that are whole and not chosen, 0 elsewhere
     whole, kept = (G.exp(G.cast(mask, "f32")) for mask in (blocks.mask, best))
@@ -129,7 +129,8 @@ def chosen(step: Step, il: int, key: Tensor, q: Tensor, weights: Tensor) -> Tens
     of_cell = G.get_rows(of_block, blocks.rows)  # [n_each, n_kv, n_seqs]
     of_cell = G.cont(G.permute(of_cell, 1, 0, 2, 3))
     of_cell = G.reshape(of_cell, step.mask.ne[0], n_tokens)
-    return G.cast(G.add(of_cell, G.cast(step.mask, "f32")), "f16")
+    mask = G.cast(G.add(of_cell, G.cast(step.mask, "f32")), "f16")
+    return mask.named(f"indexer_sel-{il}")
 
 
 def _blocks(step: Step, il: int) -> tuple[int, Blocks]:
@@ -222,7 +223,7 @@ class DeltaOrPooled(DeltaOrLatent):
         rows = pending(step, il, G.concat(k, gate, 0))
         shares = G.soft_max(across(rows, ratio, d, d))
         key = G.sum_rows(G.mul(across(rows, ratio, d, 0), shares))  # [1, d, n_blocks]
-        key = G.reshape(key, d, key.ne[2])
+        key = G.reshape(key, d, key.ne[2]).named(f"indexer_pool_k_new-{il}")
         q = G.reshape(linear(w, "indexer.attn_q_b", query), d, n, n_tokens)
         weights = G.scale(linear(w, "indexer.proj", x), 1 / math.sqrt(n * d))
         return chosen(step, il, key, q, weights)
@@ -325,13 +326,15 @@ class DeltaOrBlocks(DeltaOrAttention):
                 )
             return None
         (ratio, blocks), n, d = _blocks(step, il), indexer.n_head, indexer.head_dim
-        rows = pending(step, il, linear(layer, "indexer.k_proj", x))
+        raw = linear(layer, "indexer.k_proj", x).named(f"indexer_k_raw-{il}")
+        rows = pending(step, il, raw)
         key = G.scale(G.sum_rows(across(rows, ratio, d, 0)), 1 / ratio)  # [1, d, n_blocks]
-        n_blocks = key.ne[2]
+        key, n_blocks = key.named(f"indexer_k_pooled-{il}"), key.ne[2]
         key = RMS(c, layer, "indexer.k_norm", G.reshape(key, d, 1, n_blocks))
         key = common.rope(step, w, key, il, RopeMode.NEOX, blocks.positions)
+        key = key.named(f"indexer_k-{il}")
         q = G.reshape(linear(layer, "indexer.q_proj", x), d, n, n_tokens)
-        q = common.rope(step, w, RMS(c, layer, "indexer.q_norm", q), il)
+        q = common.rope(step, w, RMS(c, layer, "indexer.q_norm", q), il).named(f"indexer_q-{il}")
         weights = G.repeat(G.constant([1 / math.sqrt(d)]), (n, n_tokens, 1, 1))
         return chosen(step, il, G.reshape(key, d, n_blocks), q, weights)
 
@@ -365,16 +368,16 @@ class GatedHyper(Architecture):
         layer, ngrams = w.layer(il), step.config.ngrams
         if ngrams is not None and ngrams.layer == il:
             x = with_ngrams(step, w, il, x).named(f"ple_out-{il}")
-        half = gated(step, layer, "hc_attn", x)
-        x = half.expanded(self.attention(step, w, il, half.x.named(f"attn_norm-{il}")))
+        half = gated(step, layer, "hc_attn", il, x)
+        x = half.expanded(self.attention(step, w, il, half.x)).named(f"hc_combine-{il}")
         n_embd, n, n_tokens, _ = x.ne
         (flat,) = last(step, il, G.reshape(x, n_embd * n, n_tokens))
         x = G.reshape(flat, n_embd, n, flat.ne[1]).named(f"ffn_inp-{il}")
-        half = gated(step, layer, "hc_ffn", x)
-        return half.expanded(self.feed_forward(step, w, il, half.x.named(f"ffn_norm-{il}")))
+        half = gated(step, layer, "hc_ffn", il, x)
+        return half.expanded(self.feed_forward(step, w, il, half.x))
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        return super().logits(step, w, gated_mean(step, w, "output_hc", x)[0])
+        return super().logits(step, w, gated_mean(step, w, "output_hc", -1, x)[0])
 
 
 ARCHITECTURES = {
