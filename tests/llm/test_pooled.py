@@ -151,7 +151,7 @@ def test_what_cannot_be(path: Path) -> None:
     ("key", "value", "why"),
     [
         ("attention.indexer.top_k", 7, "a multiple of 3, a block's size"),
-        ("attention.indexer.kpool", 1, "in 2..4096"),
+        ("attention.indexer.kpool", 0, "in 1..4096"),
         ("attention.indexer.kpool_select_tail", False, "weft knows no other"),
         ("attention.indexer.types", np.array([True, False, True, True]), "the first that attends"),
         ("attention.indexer.types", np.array([True]), "one per layer"),
@@ -300,6 +300,14 @@ def test_both_forms_of_config_json_are_the_same() -> None:
     more = keys_of_config(GLM5 | PUBLISHED | {"num_nextn_predict_layers": 1})
     assert more["block_count"] == 5 and more["attention.head_count_kv"] == [0, 1, 1, 0, 1]
     assert more["nextn_predict_layers"] == 1 and len(more["swiglu_clamp_exp"]) == 5  # type: ignore[arg-type]
+
+
+def test_an_output_of_its_own_stays() -> None:
+    """The text's part of config.json may say that it is tied, and the whole that it is not."""
+    family = FAMILIES["glm5-next"]
+    c = Config(Path(), {"text_config": GLM5 | SAVED | {"tie_word_embeddings": True}}, None)
+    values = Values((400, 32), "f32", np.zeros((400, 32), np.float32).copy)
+    assert [name for name, _ in family.change(c, "lm_head.weight", values)] == ["lm_head.weight"]
 
 
 @pytest.mark.parametrize(

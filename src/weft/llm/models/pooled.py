@@ -157,7 +157,7 @@ def configure_glm5(c: ModelConfig, keys: Keys) -> ModelConfig:
     c = delta_or_latent(c, keys, rotates=False)
     if not latent(c).q_rank:
         raise keys.bad("attention.q_lora_rank", 0, "above 0")
-    ratio = keys.count("attention.indexer.kpool", least=2, most=1 << 12)
+    ratio = keys.count("attention.indexer.kpool", most=1 << 12)
     c = with_blocks(c, keys, ratio, 2 * keys.count("attention.indexer.key_length"), own)
     moe, limits = require_experts(c), halves_limits(c, keys)
     if not keys.count("expert_gating_func", 0, least=0):  # files do not say it

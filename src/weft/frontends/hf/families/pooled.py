@@ -114,8 +114,6 @@ def _glm5_keys(c: Config) -> Pairs:
 
 
 def _glm5_change(c: Config, name: str, values: Values) -> Named:
-    if name == "lm_head.weight" and c.get("tie_word_embeddings"):
-        return
     if name.endswith(".A_log"):
         yield name, values.reshaped(c.n_head)
         return
