@@ -139,6 +139,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "rope_parameters": YARN}, "qwen2"),
     "glm dsa": ("GlmMoeDsa", SHAPE | LATENT | INDEXER | {
         "n_group": 1, "mlp_layer_types": ["dense", "sparse"]}, "qwen2"),
+    "glm5-next": ("Glm5Next", SHAPE | LATENT | INDEXER | {
+        "num_hidden_layers": 4, "qk_rope_head_dim": 0, "linear_head_dim": 8, "linear_num_heads": 4,
+        "linear_lower_bound": -2.0, "index_kpool": 2, "index_topk": 4, "indexer_types": [
+            "full", "full", "shared", "full"], "layer_types": ["linear_attention"] + [
+            "indexed_attention"] * 2 + ["linear_attention"], "mlp_layer_types": [
+            "dense"] + ["sparse"] * 3, "swiglu_limit": 0.5, "pad_token_id": 0}, "qwen2"),
     "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
                                   "n_heads": 4, "max_position_embeddings": 64}, "words"),
     "dots1": ("Dots1", SHAPE | SHARED | {"n_group": 1, "topk_group": 1}, "qwen2"),
@@ -323,6 +329,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "qwen35": ("Qwen3_5Text", SHAPE | DELTA | IMAGE_ROPE, "qwen2"),
     "qwen35moe": ("Qwen3_5MoeText", SHAPE | MOE | DELTA | IMAGE_ROPE | {
         "shared_expert_intermediate_size": 24}, "qwen2"),
+    "qwen4exp": ("Qwen4ExpText", SHAPE | MOE | DELTA | IMAGE_ROPE | {
+        "shared_expert_intermediate_size": 24,
+        "layer_types": ["linear_attention", "indexed_attention"] * 2, "eos_token_id": 9,
+        "hc_count": 3, "hc_lowrank": 12, "ple_layer_ids": [3], "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 50, "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8,
+        "indexer_budget": 4, "indexer_compress_ratio": 2, "output_gate_type": "sigmoid"}, "qwen2"),
     "qwen3moe": ("Qwen3Moe", SHAPE | MOE | {"head_dim": 16, "norm_topk_prob": True}, "qwen2"),
     "roberta": ("Roberta", NO_KV | {"pad_token_id": 1}, "gpt2"),
     "seed_oss": ("SeedOss", SHAPE | {"head_dim": 16}, "gpt2"),
@@ -351,14 +364,14 @@ _SMALL_TOWER = {
 }
 SEEING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("Exaone4_5_", "GlmOcr", "MiniCPMV4_6", "Kimi_K25", "Janus", "Step3p7",
-                     "MuseGlimmer",), _SMALL_TOWER),
+                     "MuseGlimmer", "Glm5Next"), _SMALL_TOWER),
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
     "HunYuanVL": _DOCUMENTS, "PaddleOCRVL": _DOCUMENTS,
 }  # fmt: skip
 # their norms multiply by 1 + weight
 _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",
-            "Qwen3_5MoeText", "MiniMaxM3VLText")  # fmt: skip
+            "Qwen3_5MoeText", "MiniMaxM3VLText", "Qwen4ExpText")  # fmt: skip
 
 _TEXT = ["the quick brown fox jumps over the lazy dog, again and again. " * 3,
          "Once upon a time there was a little girl. She liked to play in the sun. " * 3,

@@ -25,6 +25,10 @@ FILES = {
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     },
     "deepseek4": {"deepseek4": "DeepseekV4ForCausalLM", "hy_v4": "HYV4ForCausalLM"},
+    "pooled": {
+        "glm5-next": "Glm5NextForConditionalGeneration Glm5NextForCausalLM",
+        "qwen4exp": "Qwen4ExpForConditionalGeneration Qwen4ExpForCausalLM",
+    },
     "delta": {
         "qwen3next": "Qwen3NextForCausalLM",
         "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration "

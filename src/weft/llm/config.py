@@ -6,6 +6,9 @@ import math
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.records import dataclass
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
@@ -180,8 +183,8 @@ class IndexerConfig:
 
 @dataclass(frozen=True, slots=True)
 class CompressionConfig:
-    """Keys that stand for whole blocks of positions, beside the keys of a sliding window
-    (DeepSeek-V4)."""
+    """Keys that stand for whole blocks of positions: beside the keys of a sliding window
+    (DeepSeek-V4), or only in an indexer that chooses blocks (GLM-5.3, Qwen4-Exp)."""
 
     ratios: tuple[int, ...]
     """For each layer, the number of positions in a block; 0: the layer has no such keys."""
@@ -192,6 +195,8 @@ class CompressionConfig:
     """For each layer, how many numbers of each token are kept until its blocks are whole."""
     indexed: tuple[bool, ...]
     """For each layer, whether an indexer chooses blocks."""
+    attended: bool = True
+    """True if attention sees such keys; False: it sees the positions of the chosen blocks."""
 
     @property
     def tables(self) -> dict[int, int]:
@@ -211,6 +216,9 @@ class HyperConfig:
     eps: float
     magnitude: float = 2.0
     """Factor of the weights with which outputs go back to the streams."""
+    rank: int = 0
+    """Width through which the weights of the streams' elements are computed (Qwen4-Exp); 0: streams
+    have one weight each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +244,45 @@ class BlockConfig:
         """True if a text in a cache of `n_cells` may have more blocks than are chosen. It need not
         begin at the first position of a block."""
         return self.n_blocks(n_cells) > self.top_k
+
+
+@dataclass(frozen=True, slots=True)
+class NgramConfig:
+    """Embeddings of the last tokens of a text, whose rows are hashes of these tokens (Qwen4-Exp).
+    There are n-grams of 2 to `size` tokens, and as many rows for each of these lengths."""
+
+    layer: int
+    """The layer that reads them."""
+    size: int
+    multipliers: tuple[int, ...]
+    """Factors of the tokens in a hash, the last token first."""
+    offsets: tuple[int, ...]
+    """For each row of a token, where its part of the table begins."""
+    counts: tuple[int, ...]
+    """For each row of a token, the number of rows of its part of the table."""
+    n_rows: int
+    """Number of rows of the table."""
+    width: int
+    """Number of elements of a row."""
+    end: int
+    """The token that ends a text; an n-gram has it in place of what is before it."""
+    image: int
+    """The token that stands for rows of images."""
+    d_conv: int
+    """Taps of the convolution, which are `size` tokens apart."""
+
+    def rows(self, grams: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The rows [n, n_parts] of tokens with those before them, the last one first: [n, size].
+        Those before are -1 where there are none."""
+        grams = grams.copy()
+        before = grams[:, 1:]
+        gone = np.logical_or.accumulate((before == self.end) | (before < 0), axis=1)
+        before[gone] = self.end
+        products = grams.astype(np.uint64) * np.array(self.multipliers, np.uint64)
+        mixed = np.bitwise_xor.accumulate(products, axis=1)[:, 1:]
+        mixed = np.repeat(mixed, len(self.counts) // (self.size - 1), axis=1)
+        rows = mixed % np.array(self.counts, np.uint64) + np.array(self.offsets, np.uint64)
+        return rows.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +313,9 @@ class RecurrentConfig:
     """Bounds of time steps."""
     least_decay: float = 0.0
     """Lower bound of the logarithms of a delta net's decays; 0: they have none."""
+    dilated: tuple[int, ...] = ()
+    """For each layer, the number of elements that a second, dilated convolution keeps; empty: no
+    layer has one."""
 
     @property
     def d_inner(self) -> int:
@@ -385,6 +435,7 @@ class ModelConfig:
     """Groups of heads whose results are projected apart at first, and the width of each
     projection; 0: the output projection has one matrix."""
     blocks: BlockConfig | None = None
+    ngrams: NgramConfig | None = None
     recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""

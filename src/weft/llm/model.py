@@ -244,8 +244,9 @@ class Model:
             mask                  f16 [n_tokens, n_kv]
             window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
             window_cells          i64 [n_tokens], if these have cells of their own
-            block_cells_R, block_sources_R, block_bias_R, block_positions_R, block_places_R and
-            block_mask_R          as `Blocks` says, for compressed keys of R positions each
+            block_cells_R, block_sources_R, block_bias_R, block_positions_R, block_places_R,
+            block_mask_R and block_rows_R, as `Blocks` says, for compressed keys of R positions each
+            ngram_rows            i32 [n_tokens * rows of n-grams], if the model has such embeddings
             types                 i32 [n_tokens], if the model has several types of tokens
             buckets               i32 [n_tokens, n_kv], if scores have biases by distance
             cross_mask            f16 [n_tokens, n_kv], if there is an encoder, for the cells with
@@ -286,7 +287,8 @@ class Model:
                 window_cells = G.input("window_cells", (n_tokens,), "i64")
             window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
         blocks = {
-            ratio: Blocks.inputs(cells, n_tokens, n_ubatch) for ratio, cells in cache.blocks.items()
+            ratio: Blocks.inputs(cells, n_tokens, n_ubatch, n_kv.size, n_seqs)
+            for ratio, cells in cache.blocks.items()
         }
         typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
         planes = rows_in and bool(self.config.rope_sections)
@@ -326,6 +328,10 @@ class Model:
             places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")
             forced = G.input("forced_blocks", (n_tokens, n_blocks), "f32")
             step = replace(step, block_places=(places, forced))
+        ngrams = self.config.ngrams
+        if ngrams is not None:
+            hashed = G.input("ngram_rows", (len(ngrams.counts) * n_tokens,), "i32")
+            step = replace(step, ngram_rows=hashed)
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
             step = replace(step, slots=slots, n_seqs=n_seqs)

@@ -20,8 +20,6 @@ _SILUS = {"silu", "swish", "swiglu"}
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act",
                 "hidden_activation_function", "activation")  # fmt: skip
 # rotary embeddings as they are in training, or without an effect within its length
-_LATENT_EPS = 1e-6
-"""The epsilon of norms in latent attention, whatever config.json says of other norms."""
 _PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk", "xdrope"}
 
 
@@ -34,9 +32,9 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
     _check_activation(family, c)
     keys |= dict(_windows(family, c, keys))
     keys |= dict(_rope(c, keys))
-    eps = c.get("rms_norm_eps")
-    if "attention.kv_lora_rank" in keys and eps and float(eps) != _LATENT_EPS:
-        keys["attention.latent_norm_rms_epsilon"] = _LATENT_EPS
+    eps, own = c.get("rms_norm_eps"), family.latent_eps
+    if own and "attention.kv_lora_rank" in keys and eps and float(eps) != own:
+        keys["attention.latent_norm_rms_epsilon"] = own
     if "ssm.group_count" in keys:
         keys |= dict(_time_steps(c))
     norm = c.get("norm_topk_prob")

@@ -268,6 +268,9 @@ class Family:
     norm_topk: bool | None = None
     """Whether the weights of chosen experts have the sum 1 if the file does not say so, for classes
     with `norm_topk_prob`. None: other classes, and classes whose `keys` write it."""
+    latent_eps: float = 1e-6
+    """The epsilon of norms in latent attention, whatever config.json says of other norms; 0: they
+    have the epsilon of other norms."""
     f32_routers: bool = True
     """False if routers have the type of other matrices."""
     variant: Callable[[Mapping[str, Any]], str] = no_variant

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import FormatError
 from weft.frontends.hf.safetensors import Stored
 from weft.records import dataclass
 
@@ -144,6 +145,25 @@ def stacked(parts: Sequence[Values]) -> Values:
         factor = np.concatenate([one if p.factor is None else p.factor for p in parts])
     pack = together(lambda part: part.packed() if part.packed else part.load())
     return Values(sizes, first.kind, load, None, pack, first.loose, factor)
+
+
+def beside(parts: Sequence[Values]) -> Values:
+    """Matrices of the same width, one below the other."""
+    n_rows = [part.shape[0] for part in parts]
+    shape = (sum(n_rows), *parts[0].shape[1:])
+
+    def load() -> Floats:
+        out, at = np.empty(shape, np.float32), 0
+        for part, n in zip(parts, n_rows, strict=True):
+            out[at : at + n] = part.load()
+            at += n
+        return out
+
+    if any(part.shape[1:] != shape[1:] for part in parts):
+        raise FormatError(
+            f"parts of one matrix have rows of different sizes: {shape[1:]} and others"
+        )
+    return Values(shape, parts[0].loose or parts[0].kind, load)
 
 
 def _decode(t: Stored) -> Floats:

@@ -124,8 +124,8 @@ class KVCache(Cells):
         """Per layer with compressed keys, a leaf f32 [width, size] with what they are computed
         from: one row per token, in the same cells as the layer's keys."""
         self.compressed: dict[int, Tensor] = {}
-        """Per such layer, [n_embd_k, n_blocks + 1]: the compressed keys, one row per cell of
-        `blocks` and one that no token sees."""
+        """Per such layer whose attention sees them, [n_embd_k, n_blocks + 1]: the compressed keys,
+        one row per cell of `blocks` and one that no token sees."""
         self.index: dict[int, Tensor] = {}
         """Per layer with an indexer of such keys, [d, n_blocks + 1]: the indexer's keys."""
         compression = config.compression
@@ -136,7 +136,8 @@ class KVCache(Cells):
             n = block_cells(size, n_seq_max, compression.ratios[il]) + 1
             width = compression.widths[il]
             self.pending[il] = leaf("cache_pending", il, DTYPES["f32"], width, where)
-            self.compressed[il] = leaf("cache_blocks", il, k, config.n_embd_k(il), where, n)
+            if compression.attended:
+                self.compressed[il] = leaf("cache_blocks", il, k, config.n_embd_k(il), where, n)
             if compression.indexed[il] and config.indexer is not None:
                 d = config.indexer.head_dim
                 of_index = _cache_type("type_k", type_k, d)
@@ -193,7 +194,8 @@ class KVCache(Cells):
         more = (t[il] for t in (self.pending, self.compressed, self.index) if il in t)
         leaves = [self.k[il], self.v[il], *more]
         if self.states is not None:
-            leaves += [t[il] for t in (self.states.conv, self.states.state) if il in t]
+            of = self.states.conv, self.states.state, self.states.dilated
+            leaves += [t[il] for t in of if il in t]
         return leaves
 
     @property
@@ -389,7 +391,7 @@ def cache_bytes(
         if compression is not None and compression.ratios[il]:
             rows += n * 4 * compression.widths[il]
             n_blocks = block_cells(size, n_seq_max, compression.ratios[il]) + 1
-            rows += n_blocks * k.row_bytes(config.n_embd_k(il))
+            rows += n_blocks * k.row_bytes(config.n_embd_k(il)) * compression.attended
             if compression.indexed[il] and config.indexer is not None:
                 rows += n_blocks * k.row_bytes(config.indexer.head_dim)
     return rows + (2 * n_seq_max + 1) * state_bytes(config)

@@ -44,6 +44,8 @@ class StateTable:
         """Per layer with a convolution, [conv_size, n_slots]: its last inputs."""
         self.state = {il: leaf("cache_s", il, r.state_size) for il in layers if r.state_size}
         """The states, per state-space layer [state_size, n_slots]."""
+        self.dilated = {il: leaf("cache_d", il, n) for il, n in enumerate(r.dilated) if n}
+        """Per layer with a dilated convolution, [n, n_slots]: its last inputs."""
 
     def allocate(self) -> None:
         """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""
@@ -59,7 +61,7 @@ class StateTable:
     @property
     def tensors(self) -> list[Tensor]:
         """All leaves."""
-        return [*self.conv.values(), *self.state.values()]
+        return [*self.conv.values(), *self.state.values(), *self.dilated.values()]
 
     def free_slots(self, taken: Iterable[int] = ()) -> list[int]:
         """The slots that no sequence has and that are not in `taken`."""
@@ -89,7 +91,9 @@ class StateTable:
 def state_bytes(config: ModelConfig) -> int:
     """Bytes of one sequence's recurrent states; 0 if the model has none."""
     r = config.recurrent
-    return 4 * sum(r.layers) * (r.conv_size + r.state_size) if r else 0
+    if r is None:
+        return 0
+    return 4 * (sum(r.layers) * (r.conv_size + r.state_size) + sum(r.dilated))
 
 
 def refuse_part(what: str) -> ContextError:

@@ -157,8 +157,9 @@ class Decoding:
 
     def _require_whole(self, batch: Ubatch) -> None:
         """Raises ContextError for tokens that leave gaps in blocks of compressed keys."""
-        for seq in np.unique(batch.first) if self.cache.blocks else ():
-            own = np.sort(batch.positions[batch.first == seq])
+        seqs = np.flatnonzero(batch.members.any(axis=1)) if self.cache.blocks else ()
+        for seq in seqs:
+            own = np.sort(batch.positions[batch.members[seq]])
             start = self.cache.pos_max(int(seq)) + 1
             if (own != start + np.arange(len(own))).any():
                 raise ContextError(

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.execute import ArenaPool, Session
 from weft.graph.size import evaluate
-from weft.llm.cache.cells import Cells
+from weft.llm.cache.cells import BlockCells, Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.rollback import BlockPlaces, Places
-from weft.llm.config import BlockConfig, ModelConfig
+from weft.llm.config import BlockConfig, ModelConfig, NgramConfig
 from weft.native import _native
 from weft.program import Program
 
@@ -49,6 +49,7 @@ class Inputs:
         self.takes_one = (
             "tokens" in views and "types" not in views and cache.window is None and not cache.blocks
             and "buckets" not in views and "states_in" not in views and "places" not in views
+            and "ngram_rows" not in views
             and len(self._writers) == len(self._masks)
         )  # fmt: skip
         """True if `write_one` can be used."""
@@ -123,6 +124,8 @@ class Inputs:
             self._write_distances(ubatch, self._distances)
         if "places" in views and self._config.blocks is not None:
             self._write_places(ubatch, self._config.blocks)
+        if "ngram_rows" in views and self._config.ngrams is not None:
+            self._write_ngrams(ubatch, self._config.ngrams)
         for name in self._sent:
             self._session.upload(name)
 
@@ -139,6 +142,22 @@ class Inputs:
             view = self._views.get(f"block_{name}_{ratio}")
             if view is not None:
                 view[: len(values)] = values
+        view = self._views.get(f"block_rows_{ratio}")
+        if view is not None:
+            self._write_rows(view, ubatch, self._cache.blocks[ratio])
+
+    def _write_rows(self, view: NDArray[Any], ubatch: Ubatch, blocks: BlockCells) -> None:
+        """Writes the row of the block that each cell is in, for each sequence of a ubatch."""
+        cache, n_kv, n_each = self._cache, self._cache.n_read, len(ubatch) // ubatch.n_seqs
+        rows = view[: ubatch.n_seqs * n_kv].reshape(-1, n_kv)
+        rows[:] = blocks.n_read
+        for row, seq in zip(rows, ubatch.first[::n_each].tolist(), strict=True):
+            whole = np.flatnonzero(blocks.members[seq])
+            own = np.flatnonzero(cache.members[seq, :n_kv])
+            numbers = cache.pos[own] // blocks.ratio
+            of_block = np.full(numbers.max(initial=0) + 1, blocks.n_read, np.int32)
+            of_block[blocks.pos[whole] // blocks.ratio] = whole
+            row[own] = of_block[numbers]
 
     def _write_distances(self, ubatch: Ubatch, buckets: Distances) -> None:
         """Writes the buckets of distances, and parts the mask where there is an encoder."""
@@ -180,6 +199,25 @@ class Inputs:
             last = (ubatch.positions[rows] - first) // blocks.size
             for back in range(blocks.n_local):
                 forced[rows, np.maximum(last - back, 0)] = _FORCED
+
+    def _write_ngrams(self, ubatch: Ubatch, ngrams: NgramConfig) -> None:
+        """Writes the rows of the n-grams that end with each token of its text."""
+        cache, positions = self._cache, ubatch.positions
+        grams = np.empty((len(ubatch), ngrams.size), np.int64)
+        for seq in np.unique(ubatch.first):
+            own = np.flatnonzero(ubatch.first == seq)
+            p = positions[own]
+            low, high = int(p.min()) - ngrams.size + 1, int(p.max())
+            cells = np.flatnonzero(cache.members[seq] & (cache.pos >= low) & (cache.pos <= high))
+            cells = cells[np.argsort(cache.pos[cells], kind="stable")]
+            tokens = cache.tokens[cells]
+            known = (tokens >= 0) & (tokens < self._config.n_vocab)
+            tokens = np.where(known, tokens, ngrams.image)
+            wanted = p[:, None] - np.arange(ngrams.size)
+            at = np.minimum(np.searchsorted(cache.pos[cells], wanted), len(cells) - 1)
+            grams[own] = np.where(cache.pos[cells[at]] == wanted, tokens[at], -1)
+        rows = ngrams.rows(grams).reshape(-1)
+        self._views["ngram_rows"][: len(rows)] = rows
 
     def _write_positions(self, ubatch: Ubatch) -> None:
         n, view, planes = len(ubatch), self._views["positions"], ubatch.planes

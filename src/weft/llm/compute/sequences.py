@@ -115,7 +115,7 @@ class Sequences:
         seen = bool(config.rope_sections) and self.input_rows.lags
         stays = self.cache.states is not None or self.cache.blocks
         if stays or config.n_positions or config.n_encoder or seen:
-            what = "compressed keys" if self.cache.blocks else "recurrent states"
+            what = "recurrent states" if self.cache.states is not None else "compressed keys"
             what = "learned positions" if config.n_positions else what
             what = "an encoder" if config.n_encoder else what
             what = "images in its texts" if seen else what

@@ -159,15 +159,23 @@ def rotate_end(
     return _rotate(r, step.rope_mode, None, x, at, factor, n_offset=n, back=back)
 
 
-def rope(step: Step, w: Weights, x: Tensor, il: int = 0, mode: G.RopeMode | None = None) -> Tensor:
-    """Rotates x [d, n_head, n_tokens] by its positions, with the rotary embedding of layer `il`;
-    `mode` replaces the model's mode."""
+def rope(
+    step: Step,
+    w: Weights,
+    x: Tensor,
+    il: int = 0,
+    mode: G.RopeMode | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Rotates x [d, n_head, n] by `positions` i32 [n] (None: the tokens' own), with the rotary
+    embedding of layer `il`; `mode` replaces the model's mode."""
     r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
     mode = mode or step.rope_mode
     planes = mode in (G.RopeMode.MROPE, G.RopeMode.IMROPE)
     sections = step.config.rope_sections if planes else (0, 0, 0, 0)
-    return _rotate(r, mode, factors, x, step.positions, r.kernel_attn_factor, sections=sections)
+    at = step.positions if positions is None else positions
+    return _rotate(r, mode, factors, x, at, r.kernel_attn_factor, sections=sections)
 
 
 def sharpened(step: Step, q: Tensor, il: int) -> Tensor:

@@ -36,8 +36,9 @@ from weft.records import dataclass
 # heads. Mistral 3 Large and Mistral 4 sharpen the scores of late tokens.
 
 
-def configure_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sizes of the latent attention, and its scale under YaRN."""
+def configure_latent(c: ModelConfig, keys: Keys, *, rotates: bool = True) -> ModelConfig:
+    """Sizes of the latent attention, a part of whose keys `rotates` or not, and its scale under
+    YaRN."""
     head_dim_k = keys.count("attention.key_length_mla", 0, least=0)
     head_dim_v = keys.count("attention.value_length_mla", 0, least=0)
     absorbed = bool(head_dim_k and head_dim_v)
@@ -50,7 +51,9 @@ def configure_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
         norm_eps=keys.number("attention.latent_norm_rms_epsilon", c.rms_eps, above=0.0),
     )
     n_rot = c.rope.n_dims
-    if not 0 < n_rot < mla.head_dim_k:
+    if not rotates and (n_rot or not absorbed):
+        raise keys.bad("rope.dimension_count", n_rot, "0, with attention.key_length_mla")
+    if rotates and not 0 < n_rot < mla.head_dim_k:
         raise keys.bad("rope.dimension_count", n_rot, f"in 1..{mla.head_dim_k - 1}")
     cached = (mla.kv_rank + n_rot, mla.kv_rank) if absorbed else (mla.head_dim_k, mla.head_dim_v)
     if (c.head_dim_k, c.head_dim_v) != cached:
@@ -115,10 +118,10 @@ class Latents:
     query: Tensor
     """The input of queries, [q_rank or n_embd, n_tokens]."""
     q_nope: Tensor
-    q_pe: Tensor
     short: Tensor
     """The latents, [kv_rank, n_tokens]."""
-    k_pe: Tensor
+    pe: tuple[Tensor, Tensor] | None
+    """The parts of queries and keys that rotate; None: there are none."""
 
 
 def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
@@ -131,14 +134,14 @@ def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
         query = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), mla.norm_eps)
     q = linear(layer, "attn_q_b" if mla.q_rank else "attn_q", query).named(f"q-{il}")
     q_nope = common.heads(q, d_nope, n_head, mla.head_dim_k, 0).named(f"q_nope-{il}")
-    q_pe = common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope).named(f"q_pe-{il}")
-    q_pe = common.rope(step, w, q_pe, il)
-    kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
-    k_pe = common.heads(kv, n_rot, 1, n_rot, mla.kv_rank).named(f"k_pe-{il}")
-    k_pe = common.rope(step, w, k_pe, il)
+    kv, pe = linear(layer, "attn_kv_a_mqa", x), None  # [kv_rank + n_rot, n_tokens]
+    if n_rot:
+        q_pe = common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope).named(f"q_pe-{il}")
+        k_pe = common.heads(kv, n_rot, 1, n_rot, mla.kv_rank).named(f"k_pe-{il}")
+        pe = common.rope(step, w, q_pe, il), common.rope(step, w, k_pe, il)
     short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0).named(f"kv_cmpr-{il}")
     short = norm(layer, "attn_kv_a_norm", short, mla.norm_eps)
-    return Latents(query, q_nope, q_pe, short, k_pe)
+    return Latents(query, q_nope, short, pe)
 
 
 Attend = Callable[[Step, int, Tensor, Tensor, Tensor], Tensor]
@@ -152,9 +155,11 @@ def absorbed(
     mla, n_tokens = latent(step.config), p.short.ne[1]
     n_head = p.q_nope.ne[1]
     q = G.mul_mat(w["attn_k_b.weight"], G.permute(p.q_nope, 0, 2, 1, 3))
-    q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), p.q_pe, 0)  # [kv_rank + n_rot, head, n_tokens]
-    v = G.reshape(p.short, mla.kv_rank, 1, n_tokens).named(f"Vcur-{il}")
-    k = G.concat(v, p.k_pe, 0).named(f"Kcur-{il}")
+    q = G.cont(G.permute(q, 0, 2, 1, 3))
+    k = v = G.reshape(p.short, mla.kv_rank, 1, n_tokens).named(f"Vcur-{il}")
+    if p.pe is not None:
+        q = G.concat(q, p.pe[0], 0)  # [kv_rank + n_rot, n_head, n_tokens]
+        k = G.concat(v, p.pe[1], 0).named(f"Kcur-{il}")
     y = attend(step, il, common.sharpened(step, q.named(f"Qcur-{il}"), il), k, v)
     y = G.permute(G.reshape(y, mla.kv_rank, n_head, n_tokens), 0, 2, 1, 3)
     y = G.mul_mat(w["attn_v_b.weight"], y)  # [head_dim_v, n_tokens, n_head]
@@ -169,8 +174,10 @@ def expanded(step: Step, w: Weights, il: int, p: Latents) -> Tensor:
     kv, stride = linear(w, "attn_kv_b", p.short), d_nope + mla.head_dim_v
     k = common.heads(kv, d_nope, n_head, stride, 0)
     v = common.heads(kv, mla.head_dim_v, n_head, stride, d_nope).named(f"Vcur-{il}")
-    k = G.concat(k, G.repeat(p.k_pe, p.q_pe), 0).named(f"Kcur-{il}")
-    q = G.concat(p.q_nope, p.q_pe, 0).named(f"Qcur-{il}")
+    assert p.pe is not None
+    q_pe, k_pe = p.pe
+    k = G.concat(k, G.repeat(k_pe, q_pe), 0).named(f"Kcur-{il}")
+    q = G.concat(p.q_nope, q_pe, 0).named(f"Qcur-{il}")
     q = common.sharpened(step, q, il)
     return common.attention(step, il, q, k, v)
 

@@ -11,7 +11,7 @@ with an expert that every token uses, or dense."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -83,9 +83,13 @@ class GatedAttention(Attention):
         v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, n_kv, n_tokens)
         q, k, v = self.norm_heads(c, layer, q, k, v)
         q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
-        y = common.attention(step, il, q, k, v)
+        y = common.attention(step, il, q, k, v, mask=self.mask(step, w, il, x))
         y = G.mul(y, G.sigmoid(G.reshape(gate, d * n_head, n_tokens)))
         return linear(layer, "attn_output", y)
+
+    def mask(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor | None:
+        """The mask of attention, from its input x; None: the mask of all positions."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class DeltaOrAttention(GatedAttention):
 
     grouped: bool = False
     """True if value heads that share a key head are neighbours."""
+    act: Callable[[Tensor], Tensor] = G.silu
+    """The activation of the gate of a delta net's results."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         if not recurs(c, il):
@@ -134,7 +140,7 @@ class DeltaOrAttention(GatedAttention):
         g = G.reshape(g, 1, r.n_head, n_tokens)
         y = delta_rule(step, il, q, k, v, g, G.sigmoid(beta))  # [d, n_head, n_tokens]
         z = G.reshape(z, d, r.n_head, n_tokens)
-        y = G.mul(RMS(step.config, layer, "ssm_norm", y), G.silu(z))
+        y = G.mul(RMS(step.config, layer, "ssm_norm", y), self.act(z))
         return linear(layer, "ssm_out", G.reshape(y, r.d_inner, n_tokens))
 
     def _inputs(self, step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,8 +200,9 @@ def configure_kimi(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(delta_or_latent(c, keys), ropes=(none,) * c.n_layer)
 
 
-def delta_or_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the sizes of both kinds of layers; those without key/value heads are recurrent."""
+def delta_or_latent(c: ModelConfig, keys: Keys, *, rotates: bool = True) -> ModelConfig:
+    """Sets the sizes of both kinds of layers; those without key/value heads are recurrent.
+    Keys of latent attention rotate in part, if it `rotates`."""
     layers = tuple(kv == 0 for kv in c.heads_kv)
     whole = replace(c, heads_kv=(max(c.heads_kv),) * c.n_layer)
     if keys.count("attention.value_length_mla", 0, least=0):
@@ -211,7 +218,8 @@ def delta_or_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
         head_dim=d,
         n_group=n_head,
     )
-    return replace(configure_latent(whole, keys), heads_kv=c.heads_kv, recurrent=recurrent)
+    latent = configure_latent(whole, keys, rotates=rotates)
+    return replace(latent, heads_kv=c.heads_kv, recurrent=recurrent)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,12 @@ them, weighted by `post`, while a matrix `comb`, whose rows and columns sum to 1
 
 All three are computed from the streams of the token. Hy4's connections are independent: streams
 are not mixed, and there is no `comb`.
+
+Qwen4-Exp's are gated: each element of each stream has a weight of its own in the input,
+
+    y = mean over streams j of  sigmoid(up silu(down norm(x)))[j] norm(x)[j]
+
+and streams are not mixed, either.
 """
 
 from __future__ import annotations
@@ -17,6 +23,8 @@ from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import HyperConfig, ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.models.common import linear
+from weft.llm.models.parts import linear_rows
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need
 from weft.records import dataclass
@@ -114,6 +122,56 @@ def summed(step: Step, w: Weights, x: Tensor) -> Tensor:
     mixes = G.mul(_mixes(step, w, "output_hc", x), w["output_hc_scale.weight"])
     pre = G.sigmoid(G.add(mixes, w["output_hc_base.weight"]))
     return G.dsv4_hc_pre(x, G.scale(pre, 1.0, hyper(step.config).eps))
+
+
+# Gated connections.
+
+
+def gated_rows(c: ModelConfig, name: str, *, injects: bool = True) -> Iterator[Row]:
+    """The weights of one half of a block, whose names begin with `name`; with `injects` also of
+    the weights with which its output goes back to the streams."""
+    h = hyper(c)
+    wide = h.count * c.n_embd
+    yield need(f"{name}_norm.weight", wide)
+    yield from linear_rows(f"{name}_down", wide, h.rank)
+    yield from linear_rows(f"{name}_up", h.rank, wide)
+    if injects:
+        yield from linear_rows(f"{name}_inject", wide, h.count)
+
+
+def gated(step: Step, w: Weights, name: str, il: int, x: Tensor) -> Collapsed:
+    """The streams x [n_embd, n_streams, n_tokens] collapsed for one half of block `il`, whose
+    weights are in `w` and whose names begin with `name`."""
+    y, flat = gated_mean(step, w, name, il, x)
+    scores = linear(w, f"{name}_inject", flat).named(f"hc_inject-{il}")
+    scores = G.scale(scores, 1 / hyper(step.config).count).named(f"hc_inject_scaled-{il}")
+    post = G.scale(G.sigmoid(scores).named(f"hc_post_gate-{il}"), 2.0).named(f"hc_post-{il}")
+    return Collapsed(y, x, post, None)
+
+
+def gated_mean(step: Step, w: Weights, name: str, il: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The streams x [n_embd, n_streams, n_tokens] collapsed to [n_embd, n_tokens], and their norms
+    side by side, [n_embd * n_streams, n_tokens]; see `gated`."""
+    n_embd, n, n_tokens, _ = x.ne
+    normed = grouped(step.config, w, f"{name}_norm", x).named(f"hc_norm-{il}")
+    flat = G.reshape(normed, n_embd * n, n_tokens)
+    inner = G.scale(linear(w, f"{name}_down", flat), 1 / hyper(step.config).count)
+    inner = G.silu(inner.named(f"hc_down_scaled-{il}")).named(f"hc_down_silu-{il}")
+    gate = G.sigmoid(linear(w, f"{name}_up", inner).named(f"hc_gate-{il}"))
+    weighted = G.mul(flat, gate.named(f"hc_gate_sigmoid-{il}")).named(f"hc_gated-{il}")
+    return averaged(G.reshape(weighted, n_embd, n, n_tokens)).named(f"hc_mixed-{il}"), flat
+
+
+def grouped(c: ModelConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+    """The RMS norm of each stream of x [n_embd, n_streams, n_tokens], each with a learned gain."""
+    return G.mul(G.rms_norm(x, c.rms_eps), G.reshape(w[f"{name}.weight"], *x.ne[:2]))
+
+
+def averaged(x: Tensor) -> Tensor:
+    """The mean [n_embd, n_tokens] of streams x [n_embd, n_streams, n_tokens]."""
+    n, n_tokens = x.ne[1:3]
+    assert isinstance(n, int)
+    return G.dsv4_hc_pre(x, G.repeat(G.constant([1.0 / n]), (n, n_tokens, 1, 1)))
 
 
 def _mixes(step: Step, w: Weights, name: str, x: Tensor) -> Tensor:

@@ -52,9 +52,14 @@ class Blocks:
     """i32 [n_tokens]: the place of each token in its block."""
     mask: Tensor
     """f16 [n_compressed, n_tokens]: 0 where a token sees a key, -inf elsewhere."""
+    rows: Tensor
+    """i32 [n_kv, n_seqs]: for each cell and sequence, the row of the key whose block the cell's
+    position is in; n_compressed if there is none."""
 
     @staticmethod
-    def inputs(cells: BlockCells, n_tokens: Size, n_ubatch: int) -> Blocks:
+    def inputs(
+        cells: BlockCells, n_tokens: Size, n_ubatch: int, n_kv: Size, n_seqs: Size
+    ) -> Blocks:
         """The inputs for keys in `cells`."""
         ratio = cells.ratio
         most = n_ubatch // ratio + min(cells.n_seq_max, n_ubatch)
@@ -67,6 +72,7 @@ class Blocks:
             positions=G.input(f"block_positions_{ratio}", (n,), "i32"),
             places=G.input(f"block_places_{ratio}", (n_tokens,), "i32"),
             mask=G.input(f"block_mask_{ratio}", (n_tokens, n_seen), "f16"),
+            rows=G.input(f"block_rows_{ratio}", (n_seqs, n_kv), "i32"),
         )
 
 
@@ -146,6 +152,9 @@ class Step:
     """For models that choose blocks of positions: i32 [n_blocks * size, n_tokens], the cell of each
     position of each block of the token's text, and n_kv where it has none; f32 [n_blocks,
     n_tokens], what is added to the scores of blocks. None: all blocks are seen."""
+
+    ngram_rows: Tensor | None = None
+    """i32 [n_parts * n_tokens]: rows of the embeddings of n-grams, in models that have them."""
 
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""

@@ -551,8 +551,8 @@ def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
 
 
 def _require_flash(options: ContextOptions, config: ModelConfig) -> None:
-    # compressed keys and the keys beside them are the values as well
-    argument = "type_v" if config.compression is None else "type_k"
+    # without values of their own, keys are the values as well
+    argument = "type_v" if config.head_dim_v else "type_k"
     name: str = getattr(options, argument)
     if name not in CACHE_TYPES or not find_dtype(name).is_quantized:
         return

@@ -37,10 +37,11 @@ def _common(c: Config) -> Pairs:
         yield key, c.n_layer + _n_draft(c) if key == "block_count" else value
 
 
-def _keys(c: Config) -> Pairs:
+def _keys(c: Config, *, drafts: bool = True) -> Pairs:
     yield from expert_keys(c)
-    if _n_draft(c):
-        yield "nextn_predict_layers", _n_draft(c)
+    n = _n_draft(c) if drafts else 0
+    if n:
+        yield "nextn_predict_layers", n
     yield "ssm.conv_kernel", c["linear_conv_kernel_dim"]
     yield "ssm.state_size", c["linear_key_head_dim"]
     yield "ssm.group_count", c["linear_num_key_heads"]
@@ -49,14 +50,16 @@ def _keys(c: Config) -> Pairs:
     kinds = c.get("layer_types")
     if kinds:
         recurrent = [kind == "linear_attention" for kind in kinds]
-        yield "attention.recurrent_layers", recurrent + [False] * _n_draft(c)
+        yield "attention.recurrent_layers", recurrent + [False] * n
     yield "full_attention_interval", c.get("full_attention_interval", 4)
     part = c.rope.get("partial_rotary_factor", 0.25)
     yield "rope.dimension_count", int(c.head_dim * part)
 
 
-def _keys35(c: Config) -> Pairs:
-    yield from _keys(c)
+def keys35(c: Config, *, drafts: bool = True) -> Pairs:
+    """Sizes of experts and delta nets, and the sections of rotation; with `drafts` also the number
+    of layers that draft."""
+    yield from _keys(c, drafts=drafts)
     if "mrope_section" not in c.rope:
         yield "rope.dimension_sections", [11, 11, 10, 0]
 
@@ -105,7 +108,7 @@ def _draft_name(c: Config, name: str) -> str:
     return f"model.layers.{c.n_layer}.{_DRAFT.get(stem, stem)}.{kind}"
 
 
-def _in_turns(c: Config, name: str, values: Values) -> Named:
+def in_turns(c: Config, name: str, values: Values) -> Named:
     """Puts value heads that share a key head apart: first the first of each, then the second."""
     n_k, d_k, _, r = _sizes(c)
     if r > 1 and "linear_attn." in name:
@@ -134,7 +137,7 @@ _DEFAULTS = {**ROTARY, "partial_rotary_factor": 0.25}
 # Kimi Linear: gated delta nets and latent attention in turn.
 
 
-def _delta(c: Config, theirs: str, ours: str) -> int:
+def delta_size(c: Config, theirs: str, ours: str) -> int:
     """A size of delta nets, which older folders have in an object of their own."""
     return int(c.get("linear_attn_config", {}).get(theirs) or c[ours])
 
@@ -154,25 +157,26 @@ def _kimi_common(c: Config) -> Pairs:
         yield key, value
 
 
-def _n_dense(c: Config) -> int:
+def n_dense(c: Config) -> int:
+    """Number of first layers with a dense feed-forward layer."""
     kinds = c.get("mlp_layer_types")
     return int(kinds.count("dense") if kinds else c.get("first_k_dense_replace", 1))
 
 
 def _kimi_keys(c: Config) -> Pairs:
     yield "vocab_size", c.count("vocab_size")
-    yield "ssm.conv_kernel", _delta(c, "short_conv_kernel_size", "linear_conv_kernel_dim")
-    yield "kda.head_dim", _delta(c, "head_dim", "linear_head_dim")
-    yield from _latent_sizes(c)
+    yield "ssm.conv_kernel", delta_size(c, "short_conv_kernel_size", "linear_conv_kernel_dim")
+    yield "kda.head_dim", delta_size(c, "head_dim", "linear_head_dim")
+    yield from latent_sizes(c)
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
     yield "expert_shared_count", c["num_shared_experts"]
-    yield "leading_dense_block_count", _n_dense(c)
+    yield "leading_dense_block_count", n_dense(c)
     yield "expert_weights_scale", float(c["routed_scaling_factor"])
     if not c.get("moe_renormalize", True):
         yield "expert_weights_norm", False
 
 
-def _latent_sizes(c: Config) -> Pairs:
+def latent_sizes(c: Config) -> Pairs:
     """Sizes of latent attention."""
     if c.get("q_lora_rank") is not None:
         yield "attention.q_lora_rank", c["q_lora_rank"]
@@ -184,7 +188,8 @@ def _latent_sizes(c: Config) -> Pairs:
     yield "attention.value_length_mla", c["v_head_dim"]
 
 
-def _kimi_change(c: Config, name: str, values: Values) -> Named:
+def kimi_change(c: Config, name: str, values: Values) -> Named:
+    """Changes the shapes of delta nets' weights, and takes latent attention apart."""
     if name.endswith(".A_log"):
         yield name, values.reshaped(1, 1, math.prod(values.shape), 1)
     elif name.endswith("_conv1d.weight"):
@@ -229,7 +234,7 @@ def _ling_keys(c: Config) -> Pairs:
     yield "kda.head_dim", c.first("linear_head_dim", "head_dim")
     yield "kda.safe_gate", True
     yield "kda.gate_lower_bound", float(c["kda_lower_bound"])
-    yield from _latent_sizes(c)
+    yield from latent_sizes(c)
     width, n_shared = c["moe_intermediate_size"], c.first("num_shared_experts", "n_shared_experts")
     n_shared = 1 if n_shared is None else n_shared
     yield "expert_gating_func", 2
@@ -270,7 +275,7 @@ def _ling_change(c: Config, name: str, values: Values) -> Named:
         part = "attn_gate" if _ling_attends(c)[il] else "ssm_g_a"
         yield f"=blk.{il}.{part}.weight", values
     else:
-        yield from _kimi_change(c, name, values)
+        yield from kimi_change(c, name, values)
 
 
 FAMILIES = {
@@ -279,14 +284,14 @@ FAMILIES = {
         norm_topk=True,
     ),
     "qwen35": Family(
-        "qwen35", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns, defaults=_DEFAULTS,
+        "qwen35", keys35, common=_common, names=NORM_BEHIND, change=in_turns, defaults=_DEFAULTS,
     ),
     "qwen35moe": Family(
-        "qwen35moe", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns,
+        "qwen35moe", keys35, common=_common, names=NORM_BEHIND, change=in_turns,
         defaults=_DEFAULTS,
     ),
     "kimi-linear": Family(
-        "kimi-linear", _kimi_keys, common=_kimi_common, change=_kimi_change,
+        "kimi-linear", _kimi_keys, common=_kimi_common, change=kimi_change,
         defaults={"moe_router_activation_func": "sigmoid"}, experts=("w1", "w2", "w3"),
     ),
     "bailingmoe3": Family(
