@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "weft.AsyncLLM": lambda: weft.AsyncLLM(MODEL, n_thread=2),
     "weft.AsyncLLM.generate": lambda: async_llm().generate("a", n_thread=2),
     "weft.AsyncLLM.chat": lambda: async_llm().chat(HELLO, n_thread=2),
+    "weft.Speaker": lambda: weft.Speaker(MODEL, n_thread=2),
     "weft.Transcriber": lambda: weft.Transcriber(MODEL, n_thread=2),
     "weft.Scheduler": lambda: weft.Scheduler(["cpu"], n_thread=2),
     "weft.compiler.compile": lambda: weft.compile(graph(), n_thread=2),

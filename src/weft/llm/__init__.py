@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
     from weft.llm.async_llm import AsyncLLM, AsyncText
+    from weft.llm.audio.speaker import Speaker
     from weft.llm.audio.transcriber import Limits, Segment, Task, Transcriber
     from weft.llm.audio.whisper import SoundTower
     from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
@@ -93,7 +94,7 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "Model", "ModelConfig", "MoeConfig", "Outputs", "Perplexity", "PlanArguments",
            "Pooling", "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime",
            "RopeConfig", "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet",
-           "Segment", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
+           "Segment", "Senses", "Sight", "SoundTower", "Speaker", "Stats", "Step", "Stream",
            "StreamDecoder", "Task", "Temperature", "TensorComparison", "TensorPair",
            "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers",
            "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs"]  # fmt: skip
@@ -102,6 +103,7 @@ _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
+    "weft.llm.audio.speaker": ("Speaker",),
     "weft.llm.audio.transcriber": ("Limits", "Segment", "Task", "Transcriber"),
     "weft.llm.audio.whisper": ("SoundTower",),
     "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),

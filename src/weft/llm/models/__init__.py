@@ -42,7 +42,8 @@ ARCHITECTURES = _Table()
 
 
 _OTHERS = {
-    **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
+    **dict.fromkeys(("qwen3tts", "wavtokenizer-dec"), "makes sound, which weft does not yet"),
+    "pockettts": "says a text as a sound (give it to weft speak)",
     "whisper": "writes down what is said in a sound (give it to weft transcribe)",
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }

@@ -31,6 +31,7 @@ _FILES = {
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
+    "spoken": "PocketTTSForConditionalGeneration PocketTTSModel",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
 
@@ -62,6 +63,9 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
         c = Config(folder, config, text.defaults)
         c.cls = name
         stored = open_shards(folder)
+        further = tower.beside(c)
+        if further is not None:
+            stored |= {f"codec.{name}": t for name, t in open_shards(further).items()}
         values = {name: v.unpacked() for name, v in readable(c, stored).items()}
         tensors = list(tower.tensors(c, values))
         keys = dict(tower.keys(c))
