@@ -248,6 +248,9 @@ def test_the_command(small: Path, tmp_path: Path) -> None:
         "speak", "-m", small, "-f", tmp_path / "a.txt", "-o", tmp_path / "b.wav", "--temp", "0"
     )
     assert again.returncode == 0 and (tmp_path / "b.wav").read_bytes() == want
+    shown = weft("speak", small, "--explain").stdout
+    assert "caches, for 1024 rows" in shown and "decode  " in shown and "ops on cpu" in shown
+    assert weft("speak", small, "--list-voices").stdout == ""
     for wrong, message in (
         ((small, TEXT), "--output is missing"),
         ((small, "", "-o", out), "the text is empty"),

@@ -41,6 +41,7 @@ class SpeakFlags(Group):
         "--voice -v", metavar="VOICE",
     )  # fmt: skip
     voices: bool = option(False, "List the voices of the model, and say nothing.", "--list-voices")
+    explain: bool = option(False, "Show the graphs and the bytes in memory, and say nothing.")
     mmproj: Path | None = option(
         None, "The file that makes sound of the model's states; default: the one beside it.",
         "--mmproj -mm", metavar="FILE",
@@ -64,12 +65,15 @@ def speak(
     ] = None,
 ) -> None:
     """Say a text as a WAV file, with a model of Pocket TTS."""
-    if own.output is None and not own.voices:
+    if own.output is None and not (own.voices or own.explain):
         raise usage_error("--output is missing: the name of a WAV file, or - for standard output")
     speaker = Speaker(model, own.mmproj, steps=own.steps, threads=threads.thread_options())
     if own.voices:
         for name in speaker.voices:
             print(name)
+        return
+    if own.explain:
+        print(speaker.model.explain())
         return
     said = read_text(text, own.file)
     parts = speaker.speak(said, voice=own.voice, temperature=own.temperature, seed=own.seed)

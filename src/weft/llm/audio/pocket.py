@@ -34,6 +34,7 @@ from weft.llm.models import common
 from weft.llm.models.names import name_tensors
 from weft.llm.weights import Row, load_weights, maybe, need
 from weft.records import dataclass
+from weft.tables import size_text
 
 FLOW_EPS, TIME_EPS = 1e-6, 1e-5
 RATE = 24_000
@@ -227,12 +228,12 @@ class Pocket:
         graphs += [self._listening(self.encoder)] if self.encoder is not None else []
         for graph in graphs:
             name_tensors(graph)
-        arenas = ArenaPool()
+        self._arenas = arenas = ArenaPool()
         programs = [lower_plan(plan_graph(graph, backends)) for graph in graphs]
         arenas.reserve(*programs)
         arenas.load(*programs)
         sessions = [Session(program, arenas) for program in programs]
-        self.programs = programs
+        self._programs = programs
         self._embed, self._read, self._frame, self._decode = sessions[:4]
         self._project = sessions[4] if len(sessions) > 4 else None
         self._listen = sessions[5] if len(sessions) > 5 else None
@@ -257,6 +258,24 @@ class Pocket:
     def room(self) -> int:
         """Number of rows that may follow."""
         return self.n_ctx - self._n
+
+    def explain(self) -> str:
+        """The graphs and the bytes of what is in memory."""
+        names = ("embed", "read", "frame", "decode", "project", "listen")
+        caches = [*self._caches, *self._window.caches]
+        caches += [] if self._ears is None else self._ears.caches
+        kept = sum(t.dtype.row_bytes(int(t.ne[0])) * int(t.ne[1]) for pair in caches for t in pair)
+        rows = [
+            ("weights of the text model", self.weights.nbytes),
+            ("weights of flow head and codec", self.parts.nbytes),
+            (f"caches, for {self.n_ctx} rows", kept),
+            ("inputs, results and scratch, shared by all graphs", self._arenas.nbytes),
+        ]
+        lines = [f"{size_text(n):>10}  {what}" for what, n in rows]
+        for name, program in zip(names, self._programs, strict=False):
+            places = [f"{len(split.steps)} ops on {split.device}" for split in program.splits]
+            lines.append(f"{name:>10}  {', '.join(places)}")
+        return "\n".join(lines)
 
     # ---- what is computed ------------------------------------------------------------------------
 
