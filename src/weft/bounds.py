@@ -68,6 +68,10 @@ SPEECH_REQUEST_CHARACTERS = 4096
 """Maximum number of characters of a text that a server speaks."""
 SPEECH_CELLS = 1024
 """Rows of voice, text and speech of a part of a text that there is memory for."""
+SPEECH_CODES = 4096
+"""Maximum number of codes that a decoder of sound reads at a time: 54 seconds of WavTokenizer's."""
+SPEECH_WORDS = 40
+"""Maximum number of words that a model of codes says in one go."""
 SPEECHES_WAITING = 16
 """Maximum number of requests for speech that wait, with the one that is spoken."""
 VOICE_SECONDS = 30.0

@@ -35,7 +35,7 @@ COMMANDS = {
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",
     "transcribe": "Write down what is said in sounds, with a model of Whisper.",
-    "speak": "Say a text as a WAV file, with a model of Pocket TTS.",
+    "speak": "Say a text as a WAV file, with Pocket TTS or OuteTTS.",
     "compare": "Compare models on a text: size, perplexity, KL divergence, speed.",
     "perplexity": "Say how well a model predicts a text.",
     "imatrix": "Measure how much each column of a model's weights counts.",

@@ -68,7 +68,8 @@ class OthersFlags(Group):
         metavar="MODEL",
     )  # fmt: skip
     speaker: Path | None = option(
-        None, "A model of Pocket TTS for /v1/audio/speech.", panel=OTHERS, metavar="MODEL",
+        None, "A model that speaks for /v1/audio/speech: Pocket TTS or OuteTTS.", panel=OTHERS,
+        metavar="MODEL",
     )  # fmt: skip
     cache_events: int | None = option(
         None, "Note what happens to the cache, and show the last N updates on /plan.", panel=OTHERS,

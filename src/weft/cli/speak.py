@@ -21,7 +21,7 @@ from weft.cli.thread_options import ThreadFlags
 from weft.errors import WeftError
 from weft.files import replacing
 from weft.llm.audio import wave
-from weft.llm.audio.speaker import Speaker
+from weft.llm.code_speaker import open_speaker
 from weft.options import ADVANCED, option
 
 
@@ -43,7 +43,7 @@ class SpeakFlags(Group):
     voices: bool = option(False, "List the voices of the model, and say nothing.", "--list-voices")
     explain: bool = option(False, "Show the graphs and the bytes in memory, and say nothing.")
     mmproj: Path | None = option(
-        None, "The file that makes sound of the model's states; default: the one beside it.",
+        None, "The file that makes sound of what the model writes; default: the one beside it.",
         "--mmproj -mm", metavar="FILE",
     )  # fmt: skip
     temperature: float | None = option(
@@ -64,16 +64,16 @@ def speak(
         str | None, typer.Argument(metavar="[TEXT]", help="What is said; - is stdin.")
     ] = None,
 ) -> None:
-    """Say a text as a WAV file, with a model of Pocket TTS."""
+    """Say a text as a WAV file, with Pocket TTS or OuteTTS."""
     if own.output is None and not (own.voices or own.explain):
         raise usage_error("--output is missing: the name of a WAV file, or - for standard output")
-    speaker = Speaker(model, own.mmproj, steps=own.steps, threads=threads.thread_options())
+    speaker = open_speaker(model, own.mmproj, steps=own.steps, threads=threads.thread_options())
     if own.voices:
         for name in speaker.voices:
             print(name)
         return
     if own.explain:
-        print(speaker.model.explain())
+        print(speaker.explain())
         return
     said = read_text(text, own.file)
     parts = speaker.speak(said, voice=own.voice, temperature=own.temperature, seed=own.seed)

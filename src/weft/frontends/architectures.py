@@ -219,6 +219,7 @@ APART = {
         "pockettts": "PocketTTSForConditionalGeneration",
         "pockettts original": "PocketTTSModel",
     },
+    "wavtokenizer": {"wavtokenizer-dec": "WavTokenizerModel"},
 }
 """The same for models that are not models of text; `llm/models/` has no file of them."""
 

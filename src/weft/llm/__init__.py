@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
+    from weft.llm.code_speaker import CodeSpeaker
     from weft.llm.completion import Completion, Stream, Usage
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
            "BlockConfig", "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate",
-           "Chosen", "Completion", "CompressionConfig", "Context", "ControlVector",
+           "Chosen", "CodeSpeaker", "Completion", "CompressionConfig", "Context", "ControlVector",
            "ControlVectors", "Counters", "DiffusionConfig", "DraftConfig", "DraftOptions",
            "FinishReason", "GenerateOptions", "Hearing", "HyperConfig", "IndexerConfig",
            "KVCache", "LLMArguments", "Limits", "Medium", "MemoryUse", "Message", "MlaConfig",
@@ -109,6 +110,7 @@ _HOMES = {
     "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
+    "weft.llm.code_speaker": ("CodeSpeaker",),
     "weft.llm.completion": ("Completion", "Stream", "Usage"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),

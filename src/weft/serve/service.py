@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from weft.bounds import CONSTRAINTS_AT_ONCE, SPEECHES_WAITING, TRANSCRIPTS_WAITING
 from weft.errors import ContextError
-from weft.llm import Context, Speaker, Transcriber
+from weft.llm import Context, Transcriber
 from weft.llm.audio.whisper import SoundTower
+from weft.llm.code_speaker import open_speaker
 from weft.llm.config import Pooling
 from weft.llm.engine import Engine
 from weft.llm.opening import Loaded
@@ -83,7 +84,7 @@ class Service:
         self.transcribing = Turns(TRANSCRIPTS_WAITING)
         """Who has the turn uses the transcriber."""
         speaker = options.speaker
-        self.speaker = None if speaker is None else Speaker(speaker)
+        self.speaker = None if speaker is None else open_speaker(speaker)
         """A model that speaks; None: the server makes no sound."""
         self.speaking = Turns(SPEECHES_WAITING)
         """Who has the turn uses the speaker."""

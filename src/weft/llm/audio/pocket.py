@@ -264,7 +264,7 @@ class Pocket:
         names = ("embed", "read", "frame", "decode", "project", "listen")
         caches = [*self._caches, *self._window.caches]
         caches += [] if self._ears is None else self._ears.caches
-        kept = sum(t.dtype.row_bytes(int(t.ne[0])) * int(t.ne[1]) for pair in caches for t in pair)
+        kept = sum(t.buffer.data.nbytes for pair in caches for t in pair if t.buffer is not None)
         rows = [
             ("weights of the text model", self.weights.nbytes),
             ("weights of flow head and codec", self.parts.nbytes),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,47 @@ _VARIANTS = {
 }  # fmt: skip
 
 
-class Speaker:
+class AnySpeaker(ABC):
+    """A model that says texts."""
+
+    @property
+    @abstractmethod
+    def rate(self) -> int:
+        """Samples per second."""
+
+    @property
+    @abstractmethod
+    def voices(self) -> tuple[str, ...]:
+        """The names of the voices beside the model."""
+
+    @abstractmethod
+    def explain(self) -> str:
+        """The graphs and the bytes in memory."""
+
+    @abstractmethod
+    def speak(
+        self,
+        text: str,
+        *,
+        voice: Any = None,
+        temperature: float | None = None,
+        seed: int = 0,
+        files: bool = True,
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yields the samples of a text from -1 to 1, as they are made. With `files` False, a
+        `voice` is a name. Raises ArgumentError for an empty or a very long text and for an unknown
+        voice."""
+
+    def wav(
+        self, text: str, *, voice: Any = None, temperature: float | None = None, seed: int = 0
+    ) -> bytes:
+        """The WAV file of a text; see `speak`."""
+        parts = self.speak(text, voice=voice, temperature=temperature, seed=seed)
+        sound = wave.pcm(np.concatenate(list(parts)))
+        return wave.head(self.rate, len(sound) // 2) + sound
+
+
+class Speaker(AnySpeaker):
     """A model of Pocket TTS with its tokenizer and voices. One thread at a time may use it."""
 
     def __init__(
@@ -96,7 +137,8 @@ class Speaker:
             raise FormatError(
                 f"{file.path}: the vocabulary has no token {FIRST}; convert the model again"
             )
-        self._files = voices_beside(file.path)
+        beside = voices_beside(file.path)
+        self._files = {name: path for name, path in beside.items() if path.suffix != ".json"}
         variant = heads.get_str("clip.gen.audio.model_variant", "")
         self._variant = _VARIANTS.get(variant, _Variant())
         known = "pockettts.speech.temperature" in file.metadata
@@ -115,6 +157,10 @@ class Speaker:
     def voices(self) -> tuple[str, ...]:
         """The names of the voices beside the model."""
         return tuple(self._files)
+
+    def explain(self) -> str:
+        """The graphs and the bytes of what is in memory."""
+        return self.model.explain()
 
     # ---- what is asked ---------------------------------------------------------------------------
 
@@ -145,14 +191,6 @@ class Speaker:
         parts = self.parts(text, part_tokens)
         self._use(voice, files)
         return self._spoken(parts, heat, seed, noise)
-
-    def wav(
-        self, text: str, *, voice: Any = None, temperature: float | None = None, seed: int = 0
-    ) -> bytes:
-        """The WAV file of a text; see `speak`."""
-        parts = self.speak(text, voice=voice, temperature=temperature, seed=seed)
-        sound = wave.pcm(np.concatenate(list(parts)))
-        return wave.head(self.rate, len(sound) // 2) + sound
 
     # ---- texts -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from weft.llm.audio.sounds import open_sound
 
 _FOLDERS = ("voices", "embeddings")
 _SOUNDS = (".wav", ".mp3", ".flac", ".ogg")
-_KINDS = (".safetensors", *_SOUNDS)
+_KINDS = (".safetensors", ".json", *_SOUNDS)
 
 
 def voices_beside(path: Path) -> dict[str, Path]:

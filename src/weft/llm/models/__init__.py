@@ -42,7 +42,8 @@ ARCHITECTURES = _Table()
 
 
 _OTHERS = {
-    **dict.fromkeys(("qwen3tts", "wavtokenizer-dec"), "makes sound, which weft does not yet"),
+    "qwen3tts": "makes sound, which weft does not yet",
+    "wavtokenizer-dec": "makes sound of codes (give it to weft speak as --mmproj, with OuteTTS)",
     "pockettts": "says a text as a sound (give it to weft speak)",
     "whisper": "writes down what is said in a sound (give it to weft transcribe)",
     "clip": "turns images into rows for another model (give it as --mmproj)",

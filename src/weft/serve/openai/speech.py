@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from weft.bounds import SPEECH_REQUEST_CHARACTERS
 from weft.errors import ArgumentError, WeftError
-from weft.llm import Speaker
 from weft.llm.audio import wave
+from weft.llm.audio.speaker import AnySpeaker
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, of_exception
 from weft.serve.respond import STREAM_HEADERS, client_left, note, sse, sse_error
@@ -72,7 +72,7 @@ def add_speech(app: FastAPI, service: Service) -> None:
         return _Stream(found, first, body, service.speaker.rate)
 
 
-def _voice(body: SpeechBody, speaker: Speaker) -> str | None:
+def _voice(body: SpeechBody, speaker: AnySpeaker) -> str | None:
     """The name of the voice. Raises ApiError for what is not done."""
     for field, wrong, what in (
         ("response_format", body.response_format not in _TYPES,
@@ -96,7 +96,9 @@ def _voice(body: SpeechBody, speaker: Speaker) -> str | None:
 _Frames = AsyncGenerator[NDArray[np.float32], None]
 
 
-async def _frames(speaker: Speaker, turns: Turns, body: SpeechBody, voice: str | None) -> _Frames:
+async def _frames(
+    speaker: AnySpeaker, turns: Turns, body: SpeechBody, voice: str | None
+) -> _Frames:
     """Yields samples as they are made; whoever leaves between two frames ends it."""
     async with turns.held():
         try:
