@@ -293,7 +293,10 @@ def test_what_is_refused(small: Path, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match=why):
             Speaker(folder)
     changed(folder)
-    shutil.rmtree(codec)
+    codec.rename(tmp_path / "elsewhere")
+    assert Speaker(folder, tmp_path / "elsewhere").wav("Hi.", temperature=0) == Speaker(small).wav(
+        "Hi.", temperature=0
+    )
     with pytest.raises(FormatError, match="the folder of its codec"):
         Speaker(folder)
     (tmp_path / "empty").mkdir()

@@ -78,6 +78,17 @@ def test_pieces_and_events(server: Server, folder: Path) -> None:
     assert events[-1] == {"type": "speech.audio.done"}
 
 
+def test_a_client_that_leaves(server: Server) -> None:
+    """Its turn ends, and with it the speech."""
+    asked = {"input": "The fox ran. " * 200, "voice": "ann", "response_format": "pcm"}
+    for _ in range(2):
+        with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=asked) as answer:
+            assert len(next(answer.iter_bytes())) > 0
+    assert ask(server).content
+    done = httpx.post(f"{server.url}/v1/audio/speech", json=asked | {"input": "Hi."})
+    assert done.status_code == 200
+
+
 def test_what_is_refused(server: Server) -> None:
     for options, message in (
         ({"voice": "alloy"}, "voice is 'alloy'; known are ann, default"),

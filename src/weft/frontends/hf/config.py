@@ -82,6 +82,8 @@ class Config(Mapping[str, Any]):
         self._read: dict[str, dict[str, Any]] = {}
         self.cls: str = class_of(config)
         """The class of transformers that computes the text."""
+        self.further: Path | None = None
+        """A folder with a part of the model, where it was given."""
         layer = config.get("transformer_layer_config")  # of speculators' EAGLE-3
         own = {**config, **_text_of(config), **(layer if isinstance(layer, dict) else {})}
         given = {key: value for key, value in own.items() if value is not None}

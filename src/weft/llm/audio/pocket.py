@@ -30,8 +30,10 @@ from weft.llm.audio import codec
 from weft.llm.audio.codec import Columns, SeanetConfig, Window
 from weft.llm.cache.memory import allocate
 from weft.llm.config_keys import Keys
+from weft.llm.hub import local_path
 from weft.llm.models import common
 from weft.llm.models.names import name_tensors
+from weft.llm.senses.tower import open_mmproj, projector_of
 from weft.llm.weights import Row, load_weights, maybe, need
 from weft.records import dataclass
 from weft.tables import size_text
@@ -511,8 +513,12 @@ _AT_ONCE = 256
 
 def open_heads(path: str | os.PathLike[str] | GGUFFile, file: GGUFFile) -> GGUFFile:
     """The file with flow head and codec at `path`. Raises FormatError for another file."""
-    from weft.llm.senses.tower import open_mmproj, projector_of
+    if not isinstance(path, GGUFFile):
+        path = local_path(path)
+        if path.is_dir() and file.path.is_dir() and path != file.path:  # the codec's
+            from weft.frontends.hf.towers import open_tower_folder
 
+            path = open_tower_folder(file.path, path)
     heads = open_mmproj(path)
     kind = "clip.gen.audio.projector_type"
     if kind not in heads.metadata:

@@ -42,6 +42,7 @@ def _common(c: Config) -> Pairs:
         raise c.bad("upsampling_ratios", f"is {ratios!r}; it is a list of counts")
     width, eps = c.count("decoder_hidden_size"), float(c["norm_eps"])
     yield "block_count", max(_POSNET, c.count("decoder_num_layers"))
+    yield "context_length", 8192  # other programs ask for it
     yield "embedding_length", 4 * prod(ratios) + 2
     yield "features_length", c.count("hidden_size")
     yield "feed_forward_length", c.count("decoder_intermediate_size")
@@ -82,7 +83,7 @@ def _change(c: Config, name: str, values: Values) -> Named:
 
 
 def _no_vocabulary(c: Config) -> Vocabulary:
-    return iter(())
+    yield "tokenizer.ggml.model", "none"
 
 
 FAMILIES = {

@@ -175,8 +175,11 @@ def _flow(c: Config, name: str, inner: str) -> str:
 # ---- the codec's folder ------------------------------------------------------------------------
 
 
-def codec_folder(folder: Path) -> Path:
+def codec_folder(c: Config) -> Path:
     """The folder of the codec of a model of transformers. Raises FormatError if there is none."""
+    if c.further is not None:
+        return c.further
+    folder = c.folder
     told = folder / "processor_config.json"
     named = read_json(told, "the settings of the processor") if told.is_file() else {}
     part = named.get("audio_tokenizer") if isinstance(named, dict) else None
@@ -191,13 +194,13 @@ def codec_folder(folder: Path) -> Path:
             return place
     raise FormatError(
         f"{folder}: the folder of its codec ({name or 'pocket-tts-audio-tokenizer'}) is not there; "
-        f"put it beside {folder.name}, or into it as audio_tokenizer"
+        f"put it beside {folder.name}, or into it as audio_tokenizer, or give it as mmproj"
     )
 
 
 def beside(c: Config) -> Path | None:
     """The folder with the codec's tensors; None: they are in the model's file."""
-    return codec_folder(c.folder) if c.cls == "PocketTTSForConditionalGeneration" else None
+    return codec_folder(c) if c.cls == "PocketTTSForConditionalGeneration" else None
 
 
 def codec_config(c: Config) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def codec_config(c: Config) -> dict[str, Any]:
     own = c.get("codec")
     if isinstance(own, dict):
         return own
-    path = codec_folder(c.folder) / "config.json"
+    path = codec_folder(c) / "config.json"
     given = read_json(path, "the settings of the codec")
     if not isinstance(given, dict) or given.get("architectures") != [CODEC_CLASS]:
         raise FormatError(f"{path}: not of {CODEC_CLASS}, the codec of Pocket TTS")
@@ -280,7 +283,7 @@ def _keys(c: Config) -> Pairs:
 
 
 def _has_encoder(c: Config) -> bool:
-    given = read_json(codec_folder(c.folder) / "config.json", "the settings of the codec")
+    given = read_json(codec_folder(c) / "config.json", "the settings of the codec")
     return not (isinstance(given, dict) and given.get("encoder_config", {}) is None)
 
 
