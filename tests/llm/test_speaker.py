@@ -195,6 +195,43 @@ def test_parts(small: Path) -> None:
         speaker.speak("a", temperature=float("nan"))
 
 
+def test_one_text_at_a_time(small: Path) -> None:
+    speaker = Speaker(small)
+    first = speaker.speak("The fox. The dog.")
+    next(first)
+    want = speaker.wav("Hi.", temperature=0)
+    with pytest.raises(ContextError, match="another text was begun"):
+        next(first)
+    assert speaker.wav("Hi.", temperature=0) == want
+
+
+def test_damaged_files(small: Path, tmp_path: Path) -> None:
+    """Files that are cut, of other models, or that lack a tensor, end in a sentence."""
+    convert_folder(small, tmp_path / "m.gguf", "f16")
+    at = tmp_path / "mmproj-m.gguf"
+    convert_folder(small, at, "f16", mmproj=True)
+    data = at.read_bytes()
+    for n in (0, 40, 3000, len(data) - 100):
+        at.write_bytes(data[:n])
+        with pytest.raises(FormatError, match="mmproj-m"):
+            Speaker(tmp_path / "m.gguf")
+    for old, new, why in (
+        (b"a.gen.flow.blk.1.up.bias", b"a.gen.flow.blk.1.xx.bias", "a.gen.flow.blk.1.up.bias"),
+        (b"pockettts_gen", b"qwen3tts_gen0", "which weft does not compute"),
+        (b"clip.gen.audio.projector_type", b"clip.gen.audio.projector_tyqe", "makes no sound"),
+        (b"a.gen.wav.seanet.blk.0.scale_conv.weight", b"a.gen.wav.seanet.blk.0.scale_conv.xeight",
+         "0 stages"),
+    ):  # fmt: skip
+        assert old in data
+        at.write_bytes(data.replace(old, new))
+        with pytest.raises(FormatError, match=why):
+            Speaker(tmp_path / "m.gguf")
+    speaking_models.make(tmp_path / "large", "large")
+    convert_folder(tmp_path / "large", at, "f16", mmproj=True)
+    with pytest.raises(FormatError, match="it belongs to another model"):
+        Speaker(tmp_path / "m.gguf")
+
+
 def test_voices(small: Path, tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 

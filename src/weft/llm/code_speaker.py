@@ -148,7 +148,7 @@ class CodeSpeaker(AnySpeaker):
         if not parts:
             raise ArgumentError("the text is empty; there is nothing to say")
         known = [] if voice is None else self._voice(voice, files)
-        return self._spoken(parts, known, heat, seed)
+        return self._spoken(self._begun(), parts, known, heat, seed)
 
     def _voice(self, voice: Any, files: bool) -> list[_Word]:
         if isinstance(voice, str) and voice in self._files:
@@ -174,10 +174,16 @@ class CodeSpeaker(AnySpeaker):
         return self.tokenizer.encode("".join(lines), add_special=False, parse_special=True)
 
     def _spoken(
-        self, parts: list[list[str]], voice: list[_Word], temperature: float, seed: int
+        self,
+        turn: int,
+        parts: list[list[str]],
+        voice: list[_Word],
+        temperature: float,
+        seed: int,
     ) -> Iterator[NDArray[np.float32]]:
         context = self.context
         for number, words in enumerate(parts):
+            self._require_turn(turn)
             prompt = self.prompt(words, voice)
             if len(prompt) + 64 > context.n_ctx:
                 raise ContextError(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from weft.backends.base import Backend
 from weft.bounds import SPEECH_CHARACTERS
 from weft.compiler import resolve_devices
-from weft.errors import ArgumentError, FormatError
+from weft.errors import ArgumentError, ContextError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
 from weft.llm.audio import wave
@@ -59,7 +59,19 @@ _VARIANTS = {
 
 
 class AnySpeaker(ABC):
-    """A model that says texts."""
+    """A model that says texts, one at a time: a text ends where the next one begins."""
+
+    _n_texts = 0
+
+    def _begun(self) -> int:
+        """The number of a new text."""
+        self._n_texts += 1
+        return self._n_texts
+
+    def _require_turn(self, number: int) -> None:
+        """Raises ContextError for a text behind which another was begun."""
+        if number != self._n_texts:
+            raise ContextError("another text was begun meanwhile; a model says one at a time")
 
     @property
     @abstractmethod
@@ -190,7 +202,7 @@ class Speaker(AnySpeaker):
             raise ArgumentError(f"part_tokens is {part_tokens}; it is 1 or more")
         parts = self.parts(text, part_tokens)
         self._use(voice, files)
-        return self._spoken(parts, heat, seed, noise)
+        return self._spoken(self._begun(), parts, heat, seed, noise)
 
     # ---- texts -----------------------------------------------------------------------------------
 
@@ -278,6 +290,7 @@ class Speaker(AnySpeaker):
 
     def _spoken(
         self,
+        number: int,
         parts: list[str],
         temperature: float,
         seed: int,
@@ -288,6 +301,7 @@ class Speaker(AnySpeaker):
         fade = np.linspace(0, 1, int(_FADE * self.rate), dtype=np.float32)
         scale = math.sqrt(temperature)
         for part in parts:
+            self._require_turn(number)
             row, after, most = self._begin(part, n_voice)
             left, n = -1, 0
             while True:
@@ -308,6 +322,7 @@ class Speaker(AnySpeaker):
                 if n_faded:
                     samples[:n_faded] *= fade[n * len(samples) :][:n_faded]
                 yield samples
+                self._require_turn(number)
                 c = self.model.config
                 if left < 0 and end > c.threshold and n >= c.frames_before_end:
                     left = after
