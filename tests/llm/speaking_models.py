@@ -159,6 +159,8 @@ def _original(model: Any, codec: Any) -> dict[str, Any]:
     out["mimi.downsample.conv.conv.weight"] = sound["encoder.downsample.conv.weight"]
     out["mimi.upsample.convtr.convtr.weight"] = sound["decoder.upsample.conv.weight"]
     out["mimi.quantizer.output_proj.weight"] = sound["latent_proj.weight"]
+    for name in ("mimi.quantizer.input_proj.weight", "flow_lm.transformer.layers.0.rope.freqs"):
+        out[name] = rows[:2]  # of no use
     return {name: value.contiguous().clone() for name, value in out.items()}
 
 

@@ -144,8 +144,6 @@ def _original(c: Config, name: str, values: Values) -> Named:
                 yield f"=blk.{il}.attn_{letter}.{kind}", third
         elif part in _NAMES:
             yield f"=blk.{il}.{_NAMES[part]}.{kind}", values
-        else:
-            raise FormatError(f"{c.folder}: tensor {name} has no place in Pocket TTS")
     elif name.startswith("flow_lm.out_norm."):
         yield f"=output_norm.{name.rpartition('.')[2]}", values
     elif name == "flow_lm.conditioner.embed.weight":

@@ -81,8 +81,13 @@ class _Spoken(TowerFamily):
                 last[side] = max(last.get(side, 0), int(conv[3]))
         for full, values in stored.items():
             name = full.removeprefix("model.")
-            if not name.startswith(_UNUSED):
+            if name.startswith(_UNUSED):
+                continue
+            try:
                 yield from _renamed(c, name, values, last)
+            except _PlacelessError:
+                if c.cls != "PocketTTSModel":  # the makers' file has tensors of training, too
+                    raise
 
 
 def _renamed(c: Config, name: str, values: Values, last: Mapping[str, int]) -> Named:
@@ -110,8 +115,12 @@ def _renamed(c: Config, name: str, values: Values, last: Mapping[str, int]) -> N
     yield f"{_OUTER[start]}{name.removeprefix(start)}", values
 
 
+class _PlacelessError(FormatError):
+    """A tensor has no place in a file."""
+
+
 def _placeless(c: Config, name: str) -> FormatError:
-    return FormatError(
+    return _PlacelessError(
         f"{c.folder}: tensor {name} has no place in Pocket TTS; leaving it out would give wrong "
         "results"
     )
