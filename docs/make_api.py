@@ -14,7 +14,15 @@ from typing import Any
 import weft
 
 GROUPS = {
-    "Models": ("LLM", "AsyncLLM", "Completion", "SamplingParams", "Transcriber", "open_gguf"),
+    "Models": (
+        "LLM",
+        "AsyncLLM",
+        "Completion",
+        "SamplingParams",
+        "Speaker",
+        "Transcriber",
+        "open_gguf",
+    ),
     "Graphs": ("Graph", "Tensor", "Sym", "input", "constant", "state", "DType", "find_dtype"),
     "Running": ("compile", "Program", "Session", "Scheduler", "ThreadOptions", "from_torch"),
 }

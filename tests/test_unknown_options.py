@@ -14,7 +14,7 @@ import weft
 from tests.test_exports import PACKAGES
 from weft import graph as g
 from weft.backends import make_backend
-from weft.llm import ChatTemplate, Context, Model
+from weft.llm import ChatTemplate, CodeSpeaker, Context, Model
 
 MODEL = Path(__file__).parent / "data/vectors/models/archs/llama3.gguf"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -44,6 +44,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "weft.AsyncLLM": lambda: weft.AsyncLLM(MODEL, n_thread=2),
     "weft.AsyncLLM.generate": lambda: async_llm().generate("a", n_thread=2),
     "weft.AsyncLLM.chat": lambda: async_llm().chat(HELLO, n_thread=2),
+    "weft.Speaker": lambda: weft.Speaker(MODEL, n_thread=2),
+    "weft.llm.CodeSpeaker": lambda: CodeSpeaker(MODEL, MODEL, n_thread=2),
     "weft.Transcriber": lambda: weft.Transcriber(MODEL, n_thread=2),
     "weft.Scheduler": lambda: weft.Scheduler(["cpu"], n_thread=2),
     "weft.compiler.compile": lambda: weft.compile(graph(), n_thread=2),

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from weft.frontends.gguf import open_gguf
     from weft.graph import Graph, Sym, Tensor, constant, state
     from weft.graph import input as input
-    from weft.llm import LLM, AsyncLLM, Completion, SamplingParams, Transcriber
+    from weft.llm import LLM, AsyncLLM, Completion, SamplingParams, Speaker, Transcriber
     from weft.program import Program
     from weft.torch_module import from_torch
     from weft.version import __version__
@@ -68,7 +68,7 @@ _HOMES = {
     "weft.execute": ("Scheduler", "Session"),
     "weft.frontends.gguf": ("open_gguf",),
     "weft.graph": ("Graph", "Sym", "Tensor", "constant", "graph", "input", "state"),
-    "weft.llm": ("LLM", "AsyncLLM", "Completion", "SamplingParams", "Transcriber"),
+    "weft.llm": ("LLM", "AsyncLLM", "Completion", "SamplingParams", "Speaker", "Transcriber"),
     "weft.program": ("Program",),
     "weft.torch_module": ("from_torch",),
     "weft.version": ("__version__",),
@@ -100,6 +100,7 @@ __all__ = [
     "ScheduleError",
     "Scheduler",
     "Session",
+    "Speaker",
     "Sym",
     "Tensor",
     "ThreadOptions",

@@ -62,6 +62,25 @@ TRANSCRIPT_PROMPT = 8192
 TRANSCRIPTS_WAITING = 16
 """Maximum number of requests for transcripts with times that wait, with the one that is written."""
 
+SPEECH_CHARACTERS = 1 << 16
+"""Maximum number of characters of a text that is spoken: about an hour."""
+SPEECH_REQUEST_CHARACTERS = 4096
+"""Maximum number of characters of a text that a server speaks."""
+SPEECH_CELLS = 1024
+"""Rows of voice, text and speech of a part of a text that there is memory for."""
+SPEECH_CODES = 4096
+"""Maximum number of codes that a decoder of sound reads at a time: 54 seconds of WavTokenizer's."""
+SPEECH_WORDS = 40
+"""Maximum number of words that a model of codes says in one go."""
+SPEECHES_WAITING = 16
+"""Maximum number of requests for speech that wait, with the one that is spoken."""
+VOICE_SECONDS = 30.0
+"""Maximum length of the sound of a voice."""
+VOICE_BYTES = 1 << 26
+"""Maximum number of bytes of a file of a voice."""
+VOICES = 1 << 10
+"""Maximum number of voices beside a model that are listed."""
+
 TEMPLATE_UNITS = 1 << 26
 """Units of work that a chat template may take for any conversation: characters, and 16 a step."""
 TEMPLATE_UNITS_OF_INPUT = 64

@@ -67,6 +67,10 @@ class OthersFlags(Group):
         None, "A model of Whisper for /v1/audio/transcriptions, with times.", panel=OTHERS,
         metavar="MODEL",
     )  # fmt: skip
+    speaker: Path | None = option(
+        None, "A model that speaks for /v1/audio/speech: Pocket TTS or OuteTTS.", panel=OTHERS,
+        metavar="MODEL",
+    )  # fmt: skip
     cache_events: int | None = option(
         None, "Note what happens to the cache, and show the last N updates on /plan.", panel=OTHERS,
         metavar="N",

@@ -217,7 +217,14 @@ FILES = {
 """For each file its kinds of models, which are architectures or names of `RELATED`, and the classes
 of transformers whose folders are of a kind. A kind without classes has GGUF files only."""
 
-APART = {"whisper": {"whisper": "WhisperForConditionalGeneration"}}
+APART = {
+    "whisper": {"whisper": "WhisperForConditionalGeneration"},
+    "pockettts": {
+        "pockettts": "PocketTTSForConditionalGeneration",
+        "pockettts original": "PocketTTSModel",
+    },
+    "wavtokenizer": {"wavtokenizer-dec": "WavTokenizerModel"},
+}
 """The same for models that are not models of text; `llm/models/` has no file of them."""
 
 RELATED = ("distilbert", "roberta", "xlm-roberta", "glm4_moe_lite", "bamba", "internlm3", "mistral",

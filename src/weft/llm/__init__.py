@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
     from weft.llm.async_llm import AsyncLLM, AsyncText
+    from weft.llm.audio.speaker import Speaker
     from weft.llm.audio.transcriber import Limits, Segment, Task, Transcriber
     from weft.llm.audio.whisper import SoundTower
     from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
+    from weft.llm.code_speaker import CodeSpeaker
     from weft.llm.completion import Completion, Stream, Usage
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
@@ -87,14 +89,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
            "BlockConfig", "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate",
-           "Chosen", "Completion", "CompressionConfig", "Context", "ControlVector",
+           "Chosen", "CodeSpeaker", "Completion", "CompressionConfig", "Context", "ControlVector",
            "ControlVectors", "Counters", "DiffusionConfig", "DraftConfig", "DraftOptions",
            "FinishReason", "GenerateOptions", "Hearing", "HyperConfig", "IndexerConfig",
            "KVCache", "LLMArguments", "Limits", "Medium", "MemoryUse", "Message", "MlaConfig",
            "Model", "ModelConfig", "MoeConfig", "NgramConfig", "Outputs", "Perplexity",
            "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime",
            "RopeConfig", "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet",
-           "Segment", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
+           "Segment", "Senses", "Sight", "SoundTower", "Speaker", "Stats", "Step", "Stream",
            "StreamDecoder", "Task", "Temperature", "TensorComparison", "TensorPair",
            "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers",
            "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs"]  # fmt: skip
@@ -103,11 +105,13 @@ _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
+    "weft.llm.audio.speaker": ("Speaker",),
     "weft.llm.audio.transcriber": ("Limits", "Segment", "Task", "Transcriber"),
     "weft.llm.audio.whisper": ("SoundTower",),
     "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
+    "weft.llm.code_speaker": ("CodeSpeaker",),
     "weft.llm.completion": ("Completion", "Stream", "Usage"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),

@@ -69,6 +69,7 @@ ENDPOINTS = (
     Endpoint("/v1/rerank", others=("/v2/rerank", "/v1/reranking", "/reranking")),
     Endpoint("/v1/audio/transcriptions", streams=True),
     Endpoint("/v1/audio/translations", streams=True),
+    Endpoint("/v1/audio/speech", streams=True),
     Endpoint("/v1/models", "GET", owner="models"),
     Endpoint("/v1/models/{name}", "GET", owner="models"),
     Endpoint("/v1/models/{name:path}", "GET", owner="models"),

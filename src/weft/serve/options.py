@@ -38,6 +38,8 @@ class ServeOptions:
     """File of the certificate for TLS, with those that lead to a known one."""
     transcriber: Path | None = None
     """A model of Whisper for transcripts; None: the model itself makes them, if it hears."""
+    speaker: Path | None = None
+    """A model that speaks; None: the server makes no sound."""
     chat_template: str | None = None
     """Jinja template in place of the model's."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)

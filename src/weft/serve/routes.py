@@ -23,6 +23,7 @@ from weft.serve.middleware import HeadAsGet, Hosts, Watch
 from weft.serve.model_card import model_fields
 from weft.serve.ollama.endpoints import add_ollama
 from weft.serve.openai.endpoints import add_openai
+from weft.serve.openai.speech import add_speech
 from weft.serve.openai.transcriptions import add_transcriptions
 from weft.serve.options import ServeOptions
 from weft.serve.page.endpoints import add_page, add_plan
@@ -49,6 +50,7 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     add_responses(app, service, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
+    add_speech(app, service)
     add_llama(app, service)
     add_ollama(app, service)
     if guarded:

@@ -15,10 +15,11 @@ import numpy as np
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 
-from weft.bounds import CONSTRAINTS_AT_ONCE, TRANSCRIPTS_WAITING
+from weft.bounds import CONSTRAINTS_AT_ONCE, SPEECHES_WAITING, TRANSCRIPTS_WAITING
 from weft.errors import ContextError
 from weft.llm import Context, Transcriber
 from weft.llm.audio.whisper import SoundTower
+from weft.llm.code_speaker import open_speaker
 from weft.llm.config import Pooling
 from weft.llm.engine import Engine
 from weft.llm.opening import Loaded
@@ -82,6 +83,11 @@ class Service:
         """A model of Whisper that writes transcripts; None: the model itself does, if it hears."""
         self.transcribing = Turns(TRANSCRIPTS_WAITING)
         """Who has the turn uses the transcriber."""
+        speaker = options.speaker
+        self.speaker = None if speaker is None else open_speaker(speaker)
+        """A model that speaks; None: the server makes no sound."""
+        self.speaking = Turns(SPEECHES_WAITING)
+        """Who has the turn uses the speaker."""
         self.compiling = asyncio.Semaphore(2 * CONSTRAINTS_AT_ONCE)
         """Who holds it compiles constraints in a thread: half of them wait for a process that tries
         a constraint, and half compile what was tried."""

@@ -9,6 +9,7 @@ from typing import Any
 from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.hf.ranks import tokenizer_of
+from weft.frontends.hf.unconfigured import made_config
 
 MOST_LAYERS = 1 << 12
 """Maximum number of layers of a model. There are keys and tensors for each layer before a tensor
@@ -27,9 +28,13 @@ _PARTIAL = ("partial_rotary_factor", "rope_pct", "rope_percent")
 
 
 def read_config_json(folder: Path) -> dict[str, Any]:
-    """config.json of `folder`. Raises FormatError if there is none or it is not an object."""
+    """config.json of `folder`, or what it would say of a model that is published without it. Raises
+    FormatError if there is none or it is not an object."""
     path = folder / "config.json"
     if not path.is_file():
+        made = made_config(folder)
+        if made is not None:
+            return made
         if (folder / "adapter_config.json").is_file():
             raise FormatError(
                 f"{folder}: an adapter of PEFT, no model; give the model, and this folder as "
@@ -77,6 +82,8 @@ class Config(Mapping[str, Any]):
         self._read: dict[str, dict[str, Any]] = {}
         self.cls: str = class_of(config)
         """The class of transformers that computes the text."""
+        self.further: Path | None = None
+        """A folder with a part of the model, where it was given."""
         layer = config.get("transformer_layer_config")  # of speculators' EAGLE-3
         own = {**config, **_text_of(config), **(layer if isinstance(layer, dict) else {})}
         given = {key: value for key, value in own.items() if value is not None}

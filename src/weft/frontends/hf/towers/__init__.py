@@ -31,6 +31,7 @@ _FILES = {
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
+    "spoken": "PocketTTSForConditionalGeneration PocketTTSModel",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
 
@@ -38,8 +39,11 @@ CLASSES = {name: file for file, names in _FILES.items() for name in names.split(
 """The file of each class."""
 
 
-def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
-    """Reads config.json and the headers of the safetensors files; no tensor is read.
+def read_tower_folder(
+    path: str | os.PathLike[str], further: str | os.PathLike[str] | None = None
+) -> Folder:
+    """Reads config.json and the headers of the safetensors files; no tensor is read. `further` is
+    the place of a folder that belongs to the tower (None: beside the folder).
 
     Raises FormatError for a folder that is incomplete, damaged, or without towers that are
     known."""
@@ -61,14 +65,20 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
     with understood(folder):
         c = Config(folder, config, text.defaults)
         c.cls = name
+        c.further = None if further is None else Path(further)
         stored = open_shards(folder)
+        other = tower.beside(c)
+        if other is not None:
+            stored |= {f"codec.{name}": t for name, t in open_shards(other).items()}
         values = {name: v.unpacked() for name, v in readable(c, stored).items()}
         tensors = list(tower.tensors(c, values))
         keys = dict(tower.keys(c))
     return Folder(folder, as_file(tower), c, stored, tensors, keys)
 
 
-def open_tower_folder(path: str | os.PathLike[str]) -> GGUFFile:
+def open_tower_folder(
+    path: str | os.PathLike[str], further: str | os.PathLike[str] | None = None
+) -> GGUFFile:
     """Opens a folder with config.json and safetensors as an `mmproj` file; see
     `read_tower_folder`."""
-    return present_folder(read_tower_folder(path), "mmproj")
+    return present_folder(read_tower_folder(path, further), "mmproj")

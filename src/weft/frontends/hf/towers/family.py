@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,11 @@ SIGLIP = {
 """Names of the tensors of a layer of SigLIP."""
 
 
+def nowhere(c: Config) -> Path | None:
+    """No further folder."""
+    return None
+
+
 @dataclass(frozen=True)
 class TowerFamily:
     """A kind of tower in folders."""
@@ -48,6 +54,9 @@ class TowerFamily:
     """Parts of the names of matrices that are f16 in a file of any type."""
     f32: tuple[str, ...] = ()
     """Parts of the names of matrices that are f32 in a file of any type."""
+
+    beside: Callable[[Config], Path | None] = nowhere
+    """A further folder whose tensors belong to the tower, as `codec.NAME`; None: there is none."""
 
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """GGUF names and values of all tensors. Raises FormatError for one without a place."""
