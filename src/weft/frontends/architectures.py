@@ -169,7 +169,7 @@ FILES = {
     },
     "qwen": {
         "qwen": "",
-        "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM "
+        "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM DotsOCRForCausalLM "
         "AudioFlamingo3ForConditionalGeneration",
         "pangu-embedded": "PanguEmbeddedForCausalLM",
         "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration "

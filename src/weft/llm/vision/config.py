@@ -34,7 +34,7 @@ class TowerConfig:
     """Width of the text model."""
     eps: float
     image_size: int
-    """Pixels of each side of a square image; the size that positions were learned for."""
+    """Pixels of each side of a square image; the size that positions were learned for, or 0."""
     patch_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -86,8 +86,8 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     """Reads the keys `clip.*`; `merge` is what `clip.vision.projector.scale_factor` is if the file
     does not say. Raises FormatError for a wrong key."""
     keys = Keys(file)
-    size = keys.count("vision.image_size", most=1 << 16)
-    patch = keys.count("vision.patch_size", most=size)
+    size = keys.count("vision.image_size", least=_least_size(file), most=1 << 16)
+    patch = keys.count("vision.patch_size", most=size or 1 << 10)
     least = _least(file)
     n_embd, n_head = (
         keys.count("vision.embedding_length"),
@@ -110,7 +110,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         mean=_colours(file, "image_mean"),
         std=_colours(file, "image_std"),
         act="silu" if keys.flag("use_silu", False) else act,
-        merge=_merge(keys, merge, size // patch),
+        merge=_merge(keys, merge, size // patch or 64),
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),
@@ -130,6 +130,12 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
 def _least(file: GGUFFile) -> int:
     """Minimum number of layers and heads: one tower has none."""
     return 0 if projector_of(file, "vision") == "gemma4uv" else 1
+
+
+def _least_size(file: GGUFFile) -> int:
+    """Minimum number of pixels: images of one kind of tower are of any size, which converters write
+    as 0."""
+    return 0 if projector_of(file, "vision") == "dots_ocr" else 1
 
 
 def _positions(file: GGUFFile) -> int:

@@ -30,7 +30,8 @@ _FILES = {
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
-    "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
+    "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
+    "DotsOCRForCausalLM",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
 

@@ -19,6 +19,8 @@ from weft.records import dataclass
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 
+ANY_SIZE = 0
+"""The size of images that converters write for a tower that takes them in any size."""
 SIGLIP = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.out_proj": "attn_out", "layer_norm1": "ln1", "layer_norm2": "ln2",
@@ -119,7 +121,7 @@ def vision_keys(
     c: Config,
     projector: str,
     *,
-    image_size: int = 0,
+    image_size: int | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     defaults: Mapping[str, int] | None = None,
@@ -136,7 +138,7 @@ def vision_keys(
     yield "general.file_type", 0
     yield "has_vision_encoder", True
     yield "vision.projection_dim", c.n_embd
-    yield "vision.image_size", image_size or count("image_size")
+    yield "vision.image_size", count("image_size") if image_size is None else image_size
     yield "vision.patch_size", count("patch_size")
     yield "vision.embedding_length", count("hidden_size")
     yield "vision.feed_forward_length", count("intermediate_size")
