@@ -122,7 +122,8 @@ class Senses:
         ids: list[int] = []
         for i, piece in enumerate(pieces):
             text = (senses[i - 1].after if i else "") + piece
-            text += senses[i].before if i < len(media) else ""
+            if i < len(media):
+                text += senses[i].before.replace("{number}", str(senses[:i].count(senses[i])))
             if text:
                 ids += self._tokenizer.encode(text, add_special=False, parse_special=True)
             if i < len(media):

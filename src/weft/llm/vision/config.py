@@ -45,6 +45,8 @@ class TowerConfig:
     """Patches of each side of a square that becomes one row."""
     full_every: int = 0
     """One layer in this many sees the whole image, the others windows; 0: all see it."""
+    merge_behind: int = 0
+    """Number of the layer behind which squares of patches become one, in a tower that has one."""
     deepstack: tuple[int, ...] = ()
     """Layers whose outputs become further parts of a row."""
     layers: tuple[int, ...] = ()
@@ -112,6 +114,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         act="silu" if keys.flag("use_silu", False) else act,
         merge=_merge(keys, merge, size // patch or 64),
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
+        merge_behind=_merge_behind(file, n_layer),
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),
         swapped=_swapped(file, n_embd),
@@ -158,6 +161,16 @@ def _deepstack(file: GGUFFile) -> tuple[int, ...]:
     if key not in file.metadata:
         return ()
     return tuple(np.flatnonzero(file.get_array(key)).tolist())
+
+
+def _merge_behind(file: GGUFFile, n_layer: int) -> int:
+    key = "clip.vision.wa_layer_indexes"
+    if key not in file.metadata:
+        return 0
+    layers = np.asarray(file.get_array(key)).tolist()
+    if not layers or not 0 <= layers[0] < n_layer:
+        raise FormatError(f"{file.path}: {key} must begin with a number below {n_layer}")
+    return int(layers[0])
 
 
 def _width(file: GGUFFile, keys: Keys) -> int:
@@ -240,7 +253,8 @@ class Family:
     """`TowerConfig.merge`, if the file does not say."""
     before: str = ""
     after: str = ""
-    """Text in front of an image and behind it."""
+    """Text in front of an image and behind it; `{number}` is the number of images in front of it in
+    the prompt."""
     together: bool = False
     """True if the rows of an image see one another in the decoder."""
     line: Callable[[TowerConfig, int, int], int] | None = None

@@ -15,6 +15,7 @@ from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
+from weft.llm.vision.minicpmv import MINICPMV46
 from weft.llm.vision.paddleocr import PADDLEOCR
 from weft.llm.vision.pixtral import LIGHTONOCR, PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
@@ -23,8 +24,9 @@ from weft.llm.vision.qwen3 import QWEN3VL
 FAMILIES: Mapping[str, Family] = {
     "dots_ocr": DOTSOCR, "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED,
     "glm4v": GLM4V, "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2,
-    "lightonocr": LIGHTONOCR, "mlp": LLAVA, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
-    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
+    "lightonocr": LIGHTONOCR, "minicpmv4_6": MINICPMV46, "mlp": LLAVA, "paddleocr": PADDLEOCR,
+    "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL,
+    "qwen3vl_merger": QWEN3VL,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

@@ -32,6 +32,7 @@ _FILES = {
     "Qwen2AudioForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
     "DotsOCRForCausalLM",
+    "minicpm": "MiniCPMV4_6ForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
 

@@ -12,6 +12,7 @@ from weft.frontends.hf.towers.family import (
     SIGLIP,
     TowerFamily,
     count_of,
+    keys_and_eps,
     part_of,
     pixel_keys,
     vision_keys,
@@ -98,12 +99,11 @@ def _dots_keys(c: Config) -> Pairs:
     vision = part_of(c, "vision_config")
     if vision.get("temporal_patch_size", 1) != 1:
         raise c.bad("vision_config.temporal_patch_size", "must be 1 for this kind of tower")
-    keys = dict(vision_keys(c, "dots_ocr", image_size=ANY_SIZE, alone=True))
+    keys, eps = keys_and_eps(c, "dots_ocr", image_size=ANY_SIZE, default=1e-5)
     keys["vision.embedding_length"] = count_of(c, "vision_config", "embed_dim", "hidden_size")
-    del keys["vision.attention.layer_norm_epsilon"]  # which converters write later
     yield from keys.items()
     yield from pixel_keys(c, 56 * 56, 11_289_600)
-    yield "vision.attention.layer_norm_epsilon", vision.get("rms_norm_eps", 1e-5)
+    yield eps
     yield "vision.projector.scale_factor", count_of(c, "vision_config", "spatial_merge_size")
     yield "use_silu", True
 

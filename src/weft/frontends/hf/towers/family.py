@@ -152,6 +152,18 @@ def vision_keys(
     yield "vision.attention.layer_norm_epsilon", eps
 
 
+def keys_and_eps(
+    c: Config, projector: str, *, image_size: int, default: float
+) -> tuple[dict[str, Any], tuple[str, Any]]:
+    """`vision_keys` of a kind whose files name the projector without the sense, and the eps of
+    norms, which they have behind keys of their own; `default` is the eps of a folder without."""
+    keys: dict[str, Any] = dict(vision_keys(c, projector, image_size=image_size, alone=True))
+    name, values = "vision.attention.layer_norm_epsilon", part_of(c, "vision_config")
+    given = (values[key] for key in ("layer_norm_eps", "rms_norm_eps") if key in values)
+    del keys[name]
+    return keys, (name, next(given, default))
+
+
 def image_processor(c: Config) -> Mapping[str, Any]:
     """The settings of the folder's image processor, in either of its files."""
     newer = c.json("processor_config.json").get("image_processor")
