@@ -11,6 +11,8 @@ FILES = {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM YoutuForCausalLM "
         "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
         "Kimi_K25ForConditionalGeneration YoutuVLForConditionalGeneration",
+        "deepseek2-ocr": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
+        "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
         "mistral4": "Mistral4ForCausalLM",
         "bailingmoe": "BailingMoeForCausalLM",
         "deepseek": "DeepseekForCausalLM",
