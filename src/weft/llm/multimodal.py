@@ -233,6 +233,8 @@ class Sight(Sense):
         for tile in family.tiles(c, pixels):
             ids += [*self._encoded(tile.before), *self._ids_of(tile.pixels)]
             ids += self._encoded(tile.after)
+        if family.arranged is not None:
+            return [ids[i] for i in family.arranged(c, *pixels.shape[:2]).tolist()]
         return ids
 
     def _encoded(self, text: str) -> list[int]:
@@ -274,7 +276,10 @@ class Sight(Sense):
         pixels, family, c = open_picture(picture), self.tower.family, self.tower.config
         tiles = [Tile(family.sized(c, pixels))] if family.tiles is None else family.tiles(c, pixels)
         with self._lock:
-            return np.concatenate([self._rows(tile.pixels) for tile in tiles])
+            rows = np.concatenate([self._rows(tile.pixels) for tile in tiles])
+        if family.arranged is not None:
+            rows = rows[family.arranged(c, *pixels.shape[:2])]
+        return rows
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self._run(self.tower.family.values(self.tower.config, pixels))

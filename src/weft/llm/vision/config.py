@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config_keys import Keys
 from weft.llm.senses.tower import projector_of
 from weft.llm.vision.images import Pixels, resized
+from weft.llm.vision.sam_config import SamConfig, read_sam_config
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
@@ -45,6 +47,12 @@ class TowerConfig:
     """Patches of each side of a square that becomes one row."""
     full_every: int = 0
     """One layer in this many sees the whole image, the others windows; 0: all see it."""
+    n_kv: int = 0
+    """Number of heads of keys and values."""
+    n_queries: tuple[int, int] = (0, 0)
+    """Number of learned queries for a tile, and for the whole of an image."""
+    sam: SamConfig | None = None
+    """The encoder in front of the tower, whose patches are the image's, if there is one."""
     merge_behind: int = 0
     """Number of the layer behind which squares of patches become one, in a tower that has one."""
     deepstack: tuple[int, ...] = ()
@@ -90,6 +98,9 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     keys = Keys(file)
     size = keys.count("vision.image_size", least=_least_size(file), most=1 << 16)
     patch = keys.count("vision.patch_size", most=size or 1 << 10)
+    sam = read_sam_config(file)
+    if sam is not None:  # the keys are of the encoder behind it
+        size, patch = sam.side * sam.patch_size, sam.patch_size
     least = _least(file)
     n_embd, n_head = (
         keys.count("vision.embedding_length"),
@@ -97,6 +108,9 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     )
     if n_embd % (n_head or 1):
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
+    n_kv = keys.count("vision.attention.head_count_kv", n_head, least=least)
+    if n_head % (n_kv or 1):
+        raise keys.bad("vision.attention.head_count_kv", n_kv, f"a divisor of {n_head}")
     n_layer = keys.count("vision.block_count", least=least, most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
@@ -114,6 +128,9 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         act="silu" if keys.flag("use_silu", False) else act,
         merge=_merge(keys, merge, size // patch or 64),
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
+        n_kv=n_kv,
+        n_queries=_queries(file, sam),
+        sam=sam,
         merge_behind=_merge_behind(file, n_layer),
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),
@@ -161,6 +178,19 @@ def _deepstack(file: GGUFFile) -> tuple[int, ...]:
     if key not in file.metadata:
         return ()
     return tuple(np.flatnonzero(file.get_array(key)).tolist())
+
+
+def _queries(file: GGUFFile, sam: SamConfig | None) -> tuple[int, int]:
+    infos = [file.tensors.get(f"v.resample_query_{n}.weight") for n in (768, 1024)]
+    small, large = (0 if info is None else info.ne[1] for info in infos)
+    if small or large:
+        fits = sam is not None and 0 < small < large == (sam.side // 4) ** 2
+        if not fits or isqrt(small) ** 2 != small:
+            raise FormatError(
+                f"{file.path}: there are {small} and {large} learned queries; weft takes a square "
+                "of them for a tile, and one for each 4 x 4 patches of the whole of an image"
+            )
+    return small, large
 
 
 def _merge_behind(file: GGUFFile, n_layer: int) -> int:
@@ -249,6 +279,9 @@ class Family:
     """Number of rows of an image of any height and width."""
     tiles: Callable[[TowerConfig, Pixels], Sequence[Tile]] | None = None
     """The tiles of an image in any size, if the tower sees several."""
+    arranged: Callable[[TowerConfig, int, int], NDArray[np.int64]] | None = None
+    """Numbers of the rows of an image of a height and a width among the rows of all its tiles,
+    where they stand in another order, or some more than once."""
     merge: int = 1
     """`TowerConfig.merge`, if the file does not say."""
     before: str = ""

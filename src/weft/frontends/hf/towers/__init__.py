@@ -32,6 +32,8 @@ _FILES = {
     "Qwen2AudioForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
     "DotsOCRForCausalLM",
+    "deepseek": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
+    "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
     "minicpm": "MiniCPMV4_6ForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

@@ -166,8 +166,9 @@ def keys_and_eps(
 
 def image_processor(c: Config) -> Mapping[str, Any]:
     """The settings of the folder's image processor, in either of its files."""
-    newer = c.json("processor_config.json").get("image_processor")
-    return c.json("preprocessor_config.json") | (newer if isinstance(newer, dict) else {})
+    newer = c.json("processor_config.json")
+    own = newer.get("image_processor")
+    return c.json("preprocessor_config.json") | newer | (own if isinstance(own, dict) else {})
 
 
 def pixel_keys(c: Config, least: int, most: int) -> Iterator[tuple[str, int]]:
