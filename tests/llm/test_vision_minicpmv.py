@@ -148,3 +148,133 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(FormatError, match=why):
             Tower(tmp_path)
+
+
+# --- learned queries: files of MiniCPM-V 2.5 to 4.5 -----------------------------------------------
+
+
+def resampler(wide: int, n_embd: int) -> dict[str, Any]:
+    """Random weights of the queries, by their names in checkpoints."""
+    torch.manual_seed(4)
+    shapes = {
+        "query": (5, wide), "proj": (wide, wide), "kv_proj.weight": (wide, n_embd),
+        "attn.in_proj_weight": (3 * wide, wide), "attn.in_proj_bias": (3 * wide,),
+        "attn.out_proj.weight": (wide, wide), "attn.out_proj.bias": (wide,),
+        **{f"ln_{x}.{end}": (wide,) for x in ("q", "kv", "post") for end in ("weight", "bias")},
+    }  # fmt: skip
+    return {
+        name: torch.randn(shape) * (1.2 / shape[-1] ** 0.5 if len(shape) > 1 else 0.2)
+        + (len(shape) == 1 and name.endswith("weight"))
+        for name, shape in shapes.items()
+    }
+
+
+def resampled(w: dict[str, Any], x: Any, h: int, width: int) -> Any:
+    """Rows of patches x by the model's card (resampler.py)."""
+    from torch.nn import functional as F
+
+    n = w["proj"].shape[0]
+
+    def norm(name: str, x: Any) -> Any:
+        return F.layer_norm(x, (n,), w[f"ln_{name}.weight"], w[f"ln_{name}.bias"], 1e-6)
+
+    omega = 1 / 10000 ** (torch.arange(n // 4) / (n / 4))
+    places = torch.arange(width).repeat(h), torch.arange(h).repeat_interleave(width)
+    turns = [place[:, None] * omega for place in places]
+    waves = torch.cat([part for t in turns for part in (t.sin(), t.cos())], dim=1)
+    v = norm("kv", x @ w["kv_proj.weight"].T)
+    out = F.multi_head_attention_forward(
+        norm("q", w["query"]), v + waves, v, n, n // 128, w["attn.in_proj_weight"],
+        w["attn.in_proj_bias"], None, None, False, 0.0, w["attn.out_proj.weight"],
+        w["attn.out_proj.bias"], training=False, need_weights=False,
+    )[0]  # fmt: skip
+    return norm("post", out) @ w["proj"]
+
+
+def write_resampler(
+    path: Path, model: Any, w: dict[str, Any], size: dict[str, int], **keys: Any
+) -> Path:
+    """The file that the reference's converter writes of a checkpoint taken apart."""
+    tensors = {}
+    for name, p in model.state_dict().items():
+        if not name.startswith("model.vision_tower.") or "vit_merger" in name:
+            continue
+        for old, new in (
+            ("model.vision_tower.", "v."), ("encoder.layers", "blk"), ("embeddings.", ""),
+            ("_proj", ""), ("self_attn.", "attn_"), ("layer_norm", "ln"), ("layernorm", "ln"),
+            ("mlp.fc1", "ffn_down"), ("mlp.fc2", "ffn_up"), ("embedding", "embd"),
+        ):  # fmt: skip
+            name = name.replace(old, new)
+        tensors[name] = p.detach().numpy()
+    for name, p in w.items():
+        if "in_proj" in name:
+            end = name.rpartition("_")[2]
+            for x, part in zip("qkv", p.chunk(3), strict=True):
+                tensors[f"resampler.attn.{x}.{end}"] = part.numpy().copy()
+        elif name == "proj":
+            tensors["resampler.proj.weight"] = p.T.contiguous().numpy()
+        else:
+            tensors[f"resampler.{name.replace('_proj', '')}"] = p.numpy()
+    return vision_models.write_tower(
+        path, "resampler", tensors,
+        **{"clip.vision.projection_dim": 0, "clip.vision.image_size": area(size),
+           "clip.vision.patch_size": size["patch_size"], "clip.use_gelu": True,
+           "clip.vision.embedding_length": size["hidden_size"],
+           "clip.vision.feed_forward_length": size["intermediate_size"],
+           "clip.vision.block_count": size["num_hidden_layers"],
+           "clip.vision.attention.head_count": size["num_attention_heads"], **keys},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "wide", "version"), [("small", 128, 2), ("large", 256, 6)])
+def test_learned_queries(tmp_path: Path, size: str, wide: int, version: int) -> None:
+    """Rows of an image and its slices, beside SigLIP of transformers and the maker's equations."""
+    model, _ = make(tmp_path / "m", SIZES[size], "4x")
+    w = resampler(wide, SIZES[size]["hidden_size"])
+    path = write_resampler(
+        tmp_path / "mmproj.gguf", model, w, SIZES[size], **{"clip.minicpmv_version": version}
+    )
+    text = hf_folders.SHAPE | {
+        "hidden_size": wide,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 256,
+    }
+    hf_folders.made_model("Llama", "ForCausalLM", text).save_pretrained(tmp_path / "text")
+    hf_folders.save_tokenizer("llama3", tmp_path / "text")
+    pixels = picture(3, 50, 110)
+    with LLM(tmp_path / "text", mmproj=path, **LARGE) as llm:
+        tower = llm.sight.tower
+        assert tower.family.tiles is not None
+        tiles, want = tower.family.tiles(tower.config, pixels), []
+        assert len(tiles) > 2
+        for tile in tiles:
+            p = SIZES[size]["patch_size"]
+            h, width = (side // p for side in tile.pixels.shape[:2])
+            values = vision_models.pixel_values(tile.pixels)[0].reshape(3, h, p, width, p)
+            values = values.permute(0, 2, 1, 3, 4).reshape(1, 3, p, h * width * p)
+            with torch.no_grad():
+                seen = model.model.vision_tower(
+                    values, target_sizes=torch.tensor([[h, width]]), use_vit_merger=False
+                ).last_hidden_state[0]
+                want.append(resampled(w, seen, h, width))
+        close(llm.sight.rows(pixels), torch.cat(want))
+        assert tower.family.n_rows(tower.config, 50, 110) == 5 * len(tiles)
+        ids = llm.senses.prompt(["a", "b"], [Medium("image", pixels)])
+        n_vocab = llm.model.config.n_vocab
+        shown = llm.tokenizer.decode([id_ for id_ in ids if id_ < n_vocab])
+    assert sum(id_ >= n_vocab for id_ in ids) == 5 * len(tiles)
+    whole, slice_ = "<image></image>", "<slice></slice>"
+    if version == 2:  # <slice> is around all slices, which are images
+        assert shown.startswith(f"a{whole}<slice>{whole}") and shown.endswith("</slice>b")
+    else:
+        assert shown.startswith(f"a<image_id>0</image_id>{whole}{slice_}")
+
+
+def test_versions_that_are_refused(tmp_path: Path) -> None:
+    model, _ = make(tmp_path / "m", SIZES["small"], "4x")
+    path = write_resampler(
+        tmp_path / "mmproj.gguf", model, resampler(128, 24), SIZES["small"],
+        **{"clip.minicpmv_version": 1},
+    )  # fmt: skip
+    with pytest.raises(FormatError, match="minicpmv_version"):
+        Tower(path)

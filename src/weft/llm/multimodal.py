@@ -205,7 +205,9 @@ class Sight(Sense):
         super().__init__(tower, context)
         self.tower = tower
         self._tokenizer = tokenizer
-        self.before, self.after = tower.family.before, tower.family.after
+        before_of = tower.family.before_of
+        self.before = before_of(tower.config) if before_of else tower.family.before
+        self.after = tower.family.after
         self.least = 1 if tower.family.lines else tower.n_rows
         self._together = tower.family.together and context.model.config.rows_join != "none"
         if self._together and tower.n_rows > context.n_ubatch:

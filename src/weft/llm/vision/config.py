@@ -53,6 +53,8 @@ class TowerConfig:
     """Number of learned queries for a tile, and for the whole of an image."""
     sam: SamConfig | None = None
     """The encoder in front of the tower, whose patches are the image's, if there is one."""
+    version: int = 0
+    """Number of the version of MiniCPM-V, if the file says one."""
     merge_behind: int = 0
     """Number of the layer behind which squares of patches become one, in a tower that has one."""
     deepstack: tuple[int, ...] = ()
@@ -131,6 +133,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         n_kv=n_kv,
         n_queries=_queries(file, sam),
         sam=sam,
+        version=_version(file, keys),
         merge_behind=_merge_behind(file, n_layer),
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),
@@ -180,7 +183,22 @@ def _deepstack(file: GGUFFile) -> tuple[int, ...]:
     return tuple(np.flatnonzero(file.get_array(key)).tolist())
 
 
+_VERSIONS = (2, 3, 4, 5, 6, 100045)
+"""Versions of MiniCPM-V whose files have learned queries."""
+
+
+def _version(file: GGUFFile, keys: Keys) -> int:
+    if projector_of(file, "vision") != "resampler":
+        return 0
+    version = keys.count("minicpmv_version", _VERSIONS[0])
+    if version not in _VERSIONS:
+        raise keys.bad("minicpmv_version", version, f"one of {', '.join(map(str, _VERSIONS))}")
+    return version
+
+
 def _queries(file: GGUFFile, sam: SamConfig | None) -> tuple[int, int]:
+    if "resampler.query" in file.tensors:
+        return (file.tensors["resampler.query"].ne[1],) * 2
     infos = [file.tensors.get(f"v.resample_query_{n}.weight") for n in (768, 1024)]
     small, large = (0 if info is None else info.ne[1] for info in infos)
     if small or large:
@@ -217,7 +235,16 @@ def _swapped(file: GGUFFile, n_embd: int) -> bool:
 
 
 def _n_out(file: GGUFFile, keys: Keys) -> int:
-    """The width of rows; files of LLaVA have that of CLIP in the metadata."""
+    """The width of rows; files of LLaVA have the width of CLIP in the metadata, and files of
+    MiniCPM-V have 0."""
+    query = file.tensors.get("resampler.query")
+    if query is not None:
+        if query.ne[0] % 128:
+            raise FormatError(
+                f"{file.path}: resampler.query has rows of {query.ne[0]} numbers; this must "
+                "be a multiple of 128"
+            )
+        return query.ne[0]
     if projector_of(file, "vision") == "mlp":
         for name in ("mm.2.weight", "mm.0.weight"):
             if name in file.tensors:
@@ -288,6 +315,8 @@ class Family:
     after: str = ""
     """Text in front of an image and behind it; `{number}` is the number of images in front of it in
     the prompt."""
+    before_of: Callable[[TowerConfig], str] | None = None
+    """Text in front of an image, where it depends on the file."""
     together: bool = False
     """True if the rows of an image see one another in the decoder."""
     line: Callable[[TowerConfig, int, int], int] | None = None

@@ -27,6 +27,8 @@ from weft.llm.weights import Row, Weights, maybe, need
 
 SQUARE = 4
 """Number of patches of a square."""
+NUMBER = "<image_id>{number}</image_id>"
+"""Text in front of an image."""
 _MERGER = "v.vit_merger"
 
 
@@ -133,5 +135,5 @@ MINICPMV46 = Family(
     rows=rows, inputs=inputs, forward=forward, sized=lambda c, pixels: pixels, values=values,
     n_rows=lambda c, height, width: sum(slices.n_squares(c, height, width)),
     tiles=partial(slices.tiles, before="<slice>", after="</slice>"), merge=4,
-    before="<image_id>{number}</image_id>",
+    before=NUMBER,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from weft.llm.vision.paddleocr import PADDLEOCR
 from weft.llm.vision.pixtral import LIGHTONOCR, PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
+from weft.llm.vision.resampler import RESAMPLER
 
 FAMILIES: Mapping[str, Family] = {
     "deepseekocr": DEEPSEEKOCR, "deepseekocr2": DEEPSEEKOCR2, "dots_ocr": DOTSOCR,
@@ -28,7 +29,7 @@ FAMILIES: Mapping[str, Family] = {
     "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2,
     "lightonocr": LIGHTONOCR, "minicpmv4_6": MINICPMV46, "mlp": LLAVA, "paddleocr": PADDLEOCR,
     "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL,
-    "qwen3vl_merger": QWEN3VL,
+    "qwen3vl_merger": QWEN3VL, "resampler": RESAMPLER,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 
