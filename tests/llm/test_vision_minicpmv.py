@@ -278,3 +278,13 @@ def test_versions_that_are_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(FormatError, match="minicpmv_version"):
         Tower(path)
+
+
+def test_sizes_beyond_all_images_are_refused(tmp_path: Path) -> None:
+    """A small image is enlarged to the size that a file states."""
+    path = vision_models.write_tower(
+        tmp_path / "mmproj.gguf", "minicpmv4_6", {"x": np.zeros(4, np.float32)},
+        **{"clip.vision.image_size": 6000, "clip.vision.patch_size": 14},
+    )  # fmt: skip
+    with pytest.raises(FormatError, match=r"vision.image_size"):
+        Tower(path)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bounds import PIXELS
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
@@ -98,7 +99,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     """Reads the keys `clip.*`; `merge` is what `clip.vision.projector.scale_factor` is if the file
     does not say. Raises FormatError for a wrong key."""
     keys = Keys(file)
-    size = keys.count("vision.image_size", least=_least_size(file), most=1 << 16)
+    size = keys.count("vision.image_size", least=_least_size(file), most=isqrt(PIXELS))
     patch = keys.count("vision.patch_size", most=size or 1 << 10)
     sam = read_sam_config(file)
     if sam is not None:  # the keys are of the encoder behind it

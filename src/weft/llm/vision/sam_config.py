@@ -7,6 +7,8 @@ from weft.frontends.gguf import GGUFFile
 from weft.llm.config_keys import Keys
 from weft.records import dataclass
 
+MOST_SIDE, MOST_PATCH = 128, 32
+"""Maximum number of patches of a side, and of pixels of a patch, twice the published ones."""
 _POSITIONS, _PATCHES = "v.sam.pos_embd.weight", "v.sam.patch_embd.weight"
 
 
@@ -45,10 +47,10 @@ def read_sam_config(file: GGUFFile) -> SamConfig | None:
     if n_embd % n_head:
         raise keys.bad("vision.sam.head_count", n_head, f"a divisor of {n_embd}")
     patch, side = patches.ne[0], positions.ne[1]
-    if side % 32 or not 1 <= side <= 256 or not 1 <= patch <= 256:
+    if side % 32 or not 1 <= side <= MOST_SIDE or not 1 <= patch <= MOST_PATCH:
         raise FormatError(
             f"{file.path}: {_POSITIONS} has sides of {side} patches of {patch} pixels; weft takes "
-            "multiples of 32 up to 256 and patches of up to 256 pixels"
+            f"multiples of 32 up to {MOST_SIDE} and patches of up to {MOST_PATCH} pixels"
         )
     return SamConfig(
         n_embd=n_embd,
