@@ -126,6 +126,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "gpt2"),
     "cohere2 rms": ("Cohere2Moe", SHAPE | MOE | WINDOWS | TIED | {"rms_norm_eps": None}, "gpt2"),
     "deepseek2": ("DeepseekV2", SHAPE | LATENT | {"q_lora_rank": None, "n_group": 1}, "qwen2"),
+    "deepseek2 ocr": ("DeepseekOcr2", SHAPE | {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "n_shared_experts": 2, "routed_scaling_factor": 1.5, "num_attention_heads": 4,
+        "mlp_layer_types": ["dense", "sparse"]}, "qwen2"),
     "deepseek3": ("DeepseekV3", SHAPE | LATENT | {"q_lora_rank": 24, "n_group": 2}, "qwen2"),
     "deepseek32": ("DeepseekV32", SHAPE | LATENT | INDEXER | {"n_group": 2}, "qwen2"),
     "deepseek4": ("DeepseekV4", SHAPE | {
@@ -368,6 +372,10 @@ SEEING: dict[str, dict[str, Any]] = {
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
     "HunYuanVL": _DOCUMENTS, "PaddleOCRVL": _DOCUMENTS,
+    "DeepseekOcr2": {
+        "sam_config": _DOCUMENTS | {"output_channels": 8, "downsample_channels": [8, 16],
+                                    "window_size": 2, "global_attn_indexes": [0]},
+        "encoder_config": _DOCUMENTS | {"num_key_value_heads": 1, "vocab_size": 8}},
 }  # fmt: skip
 # their norms multiply by 1 + weight
 _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",

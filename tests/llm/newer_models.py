@@ -41,6 +41,16 @@ NEWER: dict[str, tuple[str, dict[str, object]]] = {
             "swiglu_clamp_exp": np.array([0.5, 0.5, 0.5], np.float32),
         },
     ),
+    "deepseek2-ocr": (
+        "deepseek2-ocr",
+        EXPERTS
+        | {
+            "attention.head_count_kv": 4,
+            "expert_shared_count": 2,
+            "leading_dense_block_count": 1,
+            "rope.dimension_count": 0,
+        },
+    ),
     "hy_v4": (
         "hy_v4",
         EXPERTS

@@ -351,3 +351,27 @@ def test_deepseek4_as_it_is_published(tmp_path: Path) -> None:
         folders.logits(tmp_path / "m.gguf", device="reference"),
         folders.logits(tmp_path, device="reference"), atol=0.05, rtol=0,
     )  # fmt: skip
+
+
+def test_deepseek_ocr_as_it_is_published(tmp_path: Path) -> None:
+    """The text is under the name of DeepSeek-V2's class, which has no latent attention there."""
+    folders.make_folder("deepseek2 ocr", tmp_path)
+    want = folders.logits(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    text = config.pop("text_config")
+    rest = ("architectures", "head_dim", "mlp_layer_types", "model_type", "rope_parameters")
+    text = {key: value for key, value in text.items() if key not in rest}
+    text |= {"architectures": ["DeepseekV2ForCausalLM"], "use_mla": False, "kv_lora_rank": None,
+             "qk_rope_head_dim": 0, "v_head_dim": 0, "first_k_dense_replace": 1}  # fmt: skip
+    config |= {"architectures": ["DeepseekOCR2ForCausalLM"], "language_config": text}
+    path.write_text(json.dumps(config))
+    tokenizer = tmp_path / "tokenizer_config.json"
+    settings = json.loads(tokenizer.read_text())
+    del settings["chat_template"]
+    tokenizer.write_text(json.dumps(settings))
+    file = open_model(tmp_path)
+    assert file.architecture == "deepseek2-ocr"
+    assert file.get_int("deepseek2-ocr.rope.dimension_count") == 0
+    assert "m['content']" in file.get_str("tokenizer.chat_template")
+    np.testing.assert_array_equal(folders.logits(tmp_path), want)

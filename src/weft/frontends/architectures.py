@@ -11,6 +11,8 @@ FILES = {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM YoutuForCausalLM "
         "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
         "Kimi_K25ForConditionalGeneration YoutuVLForConditionalGeneration",
+        "deepseek2-ocr": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
+        "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
         "mistral4": "Mistral4ForCausalLM",
         "bailingmoe": "BailingMoeForCausalLM",
         "deepseek": "DeepseekForCausalLM",
@@ -173,7 +175,7 @@ FILES = {
     },
     "qwen": {
         "qwen": "",
-        "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM "
+        "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM DotsOCRForCausalLM "
         "AudioFlamingo3ForConditionalGeneration",
         "pangu-embedded": "PanguEmbeddedForCausalLM",
         "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration "

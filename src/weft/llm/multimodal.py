@@ -122,7 +122,8 @@ class Senses:
         ids: list[int] = []
         for i, piece in enumerate(pieces):
             text = (senses[i - 1].after if i else "") + piece
-            text += senses[i].before if i < len(media) else ""
+            if i < len(media):
+                text += senses[i].before.replace("{number}", str(senses[:i].count(senses[i])))
             if text:
                 ids += self._tokenizer.encode(text, add_special=False, parse_special=True)
             if i < len(media):
@@ -204,7 +205,9 @@ class Sight(Sense):
         super().__init__(tower, context)
         self.tower = tower
         self._tokenizer = tokenizer
-        self.before, self.after = tower.family.before, tower.family.after
+        before_of = tower.family.before_of
+        self.before = before_of(tower.config) if before_of else tower.family.before
+        self.after = tower.family.after
         self.least = 1 if tower.family.lines else tower.n_rows
         self._together = tower.family.together and context.model.config.rows_join != "none"
         if self._together and tower.n_rows > context.n_ubatch:
@@ -232,6 +235,8 @@ class Sight(Sense):
         for tile in family.tiles(c, pixels):
             ids += [*self._encoded(tile.before), *self._ids_of(tile.pixels)]
             ids += self._encoded(tile.after)
+        if family.arranged is not None:
+            return [ids[i] for i in family.arranged(c, *pixels.shape[:2]).tolist()]
         return ids
 
     def _encoded(self, text: str) -> list[int]:
@@ -273,7 +278,10 @@ class Sight(Sense):
         pixels, family, c = open_picture(picture), self.tower.family, self.tower.config
         tiles = [Tile(family.sized(c, pixels))] if family.tiles is None else family.tiles(c, pixels)
         with self._lock:
-            return np.concatenate([self._rows(tile.pixels) for tile in tiles])
+            rows = np.concatenate([self._rows(tile.pixels) for tile in tiles])
+        if family.arranged is not None:
+            rows = rows[family.arranged(c, *pixels.shape[:2])]
+        return rows
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self._run(self.tower.family.values(self.tower.config, pixels))

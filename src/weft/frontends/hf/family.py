@@ -165,7 +165,7 @@ _TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", 
                 "code2wav.", "projector.", "pre_mm_projector_norm", "image_newline",
                 "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
                 "model.connector.", "vqmodel.", "aligner.", "generation_", "model.merger.",
-                "vit_merger.")  # fmt: skip
+                "vit_merger.", "sam_model.", "qwen2_model.")  # fmt: skip
 # Matrices of the text model for the rows of images (CogVLM), whose names look like a tower's.
 _IMAGE_EXPERTS = ("self_attn.vision_expert_", "mlp.vision_mlp.")
 _LAYER = re.compile(r"(?:layers|layer|h|blocks)\.(\d+)\.(.+)")

@@ -50,7 +50,7 @@ _OTHERS = {
 }
 """Architectures that are not models of text by themselves, and what they do."""
 
-_NOT_YET = (*("deepseek2-ocr", "dots3note", "gptj", "graniteswitch", "kimi-k3"),)
+    *("dots3note", "gptj", "graniteswitch", "kimi-k3"),
 """Architectures of files that other programs run and weft does not yet."""
 
 

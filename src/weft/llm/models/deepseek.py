@@ -218,6 +218,17 @@ _EXPERTS = Experts(shared="added", renormalise=False)
 _DEEPSEEK = Architecture(RopeMode.NORMAL, feed_forward=_EXPERTS)
 
 
+# DeepSeek-OCR's text model (deepseek2-ocr, arXiv 2510.18234): DeepSeek-V2 with LLaMA's attention,
+# where halves of whole heads rotate. Files say that 0 elements do. The windows of Unlimited-OCR,
+# which never hide a prompt, are left out.
+
+
+def configure_ocr(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Rotates whole heads, and takes no window."""
+    rope = replace(c.rope, n_dims=c.head_dim_k)
+    return replace(c, rope=rope, sliding_window=0, windowed=())
+
+
 # dots.llm1 (arXiv 2506.05767): DeepSeek-V3's experts, chosen by sigmoids and a learned bias, with
 # attention as in Qwen3. Ling 2.0 and Ring 2.0 (bailingmoe2, arXiv 2510.22115) are the same, with
 # rotation of a part of each head.
@@ -386,6 +397,7 @@ def configure_minicpm3(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 ARCHITECTURES = {
     "deepseek2": _DEEPSEEK2,
+    "deepseek2-ocr": Architecture(RopeMode.NEOX, configure_ocr, feed_forward=EXPERTS),
     "mistral4": _DEEPSEEK2,
     "bailingmoe": _DEEPSEEK,
     "deepseek": _DEEPSEEK,

@@ -50,15 +50,20 @@ def merged(c: TowerConfig, kernel: Tensor, x: Tensor) -> Tensor:
     return G.mul_mat(G.reshape(kernel, n_in * unit, n_out), G.reshape(x, n_in * unit, n_rows))
 
 
-class BlockConfig(Protocol):
-    """The sizes of a tower for images or sound that blocks need."""
+class HeadConfig(Protocol):
+    """The sizes of an encoder that its heads need."""
 
     @property
     def n_embd(self) -> int: ...
     @property
-    def n_ff(self) -> int: ...
-    @property
     def n_head(self) -> int: ...
+
+
+class BlockConfig(HeadConfig, Protocol):
+    """The sizes of a tower for images or sound that blocks need."""
+
+    @property
+    def n_ff(self) -> int: ...
     @property
     def eps(self) -> float: ...
     @property
@@ -102,7 +107,7 @@ def attention(
     return G.reshape(out, c.n_embd, n)
 
 
-def split_qkv(c: BlockConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor]:
+def split_qkv(c: HeadConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [d, n_head, n] of y [3 n_embd, n]."""
     d, size = c.n_embd // c.n_head, y.dtype.bytes
     q, k, v = (

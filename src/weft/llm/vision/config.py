@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bounds import PIXELS
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
 from weft.llm.config_keys import Keys
 from weft.llm.senses.tower import projector_of
 from weft.llm.vision.images import Pixels, resized
+from weft.llm.vision.sam_config import SamConfig, read_sam_config
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
@@ -34,7 +37,7 @@ class TowerConfig:
     """Width of the text model."""
     eps: float
     image_size: int
-    """Pixels of each side of a square image; the size that positions were learned for."""
+    """Pixels of each side of a square image; the size that positions were learned for, or 0."""
     patch_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -45,6 +48,16 @@ class TowerConfig:
     """Patches of each side of a square that becomes one row."""
     full_every: int = 0
     """One layer in this many sees the whole image, the others windows; 0: all see it."""
+    n_kv: int = 0
+    """Number of heads of keys and values."""
+    n_queries: tuple[int, int] = (0, 0)
+    """Number of learned queries for a tile, and for the whole of an image."""
+    sam: SamConfig | None = None
+    """The encoder in front of the tower, whose patches are the image's, if there is one."""
+    version: int = 0
+    """Number of the version of MiniCPM-V, if the file says one."""
+    merge_behind: int = 0
+    """Number of the layer behind which squares of patches become one, in a tower that has one."""
     deepstack: tuple[int, ...] = ()
     """Layers whose outputs become further parts of a row."""
     layers: tuple[int, ...] = ()
@@ -86,8 +99,11 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     """Reads the keys `clip.*`; `merge` is what `clip.vision.projector.scale_factor` is if the file
     does not say. Raises FormatError for a wrong key."""
     keys = Keys(file)
-    size = keys.count("vision.image_size", most=1 << 16)
-    patch = keys.count("vision.patch_size", most=size)
+    size = keys.count("vision.image_size", least=_least_size(file), most=isqrt(PIXELS))
+    patch = keys.count("vision.patch_size", most=size or 1 << 10)
+    sam = read_sam_config(file)
+    if sam is not None:  # the keys are of the encoder behind it
+        size, patch = sam.side * sam.patch_size, sam.patch_size
     least = _least(file)
     n_embd, n_head = (
         keys.count("vision.embedding_length"),
@@ -95,6 +111,9 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     )
     if n_embd % (n_head or 1):
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
+    n_kv = keys.count("vision.attention.head_count_kv", n_head, least=least)
+    if n_head % (n_kv or 1):
+        raise keys.bad("vision.attention.head_count_kv", n_kv, f"a divisor of {n_head}")
     n_layer = keys.count("vision.block_count", least=least, most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
@@ -110,8 +129,13 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         mean=_colours(file, "image_mean"),
         std=_colours(file, "image_std"),
         act="silu" if keys.flag("use_silu", False) else act,
-        merge=_merge(keys, merge, size // patch),
+        merge=_merge(keys, merge, size // patch or 64),
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
+        n_kv=n_kv,
+        n_queries=_queries(file, sam),
+        sam=sam,
+        version=_version(file, keys),
+        merge_behind=_merge_behind(file, n_layer),
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),
         swapped=_swapped(file, n_embd),
@@ -130,6 +154,12 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
 def _least(file: GGUFFile) -> int:
     """Minimum number of layers and heads: one tower has none."""
     return 0 if projector_of(file, "vision") == "gemma4uv" else 1
+
+
+def _least_size(file: GGUFFile) -> int:
+    """Minimum number of pixels: images of one kind of tower are of any size, which converters write
+    as 0."""
+    return 0 if projector_of(file, "vision") == "dots_ocr" else 1
 
 
 def _positions(file: GGUFFile) -> int:
@@ -154,6 +184,44 @@ def _deepstack(file: GGUFFile) -> tuple[int, ...]:
     return tuple(np.flatnonzero(file.get_array(key)).tolist())
 
 
+_VERSIONS = (2, 3, 4, 5, 6, 100045)
+"""Versions of MiniCPM-V whose files have learned queries."""
+
+
+def _version(file: GGUFFile, keys: Keys) -> int:
+    if projector_of(file, "vision") != "resampler":
+        return 0
+    version = keys.count("minicpmv_version", _VERSIONS[0])
+    if version not in _VERSIONS:
+        raise keys.bad("minicpmv_version", version, f"one of {', '.join(map(str, _VERSIONS))}")
+    return version
+
+
+def _queries(file: GGUFFile, sam: SamConfig | None) -> tuple[int, int]:
+    if "resampler.query" in file.tensors:
+        return (file.tensors["resampler.query"].ne[1],) * 2
+    infos = [file.tensors.get(f"v.resample_query_{n}.weight") for n in (768, 1024)]
+    small, large = (0 if info is None else info.ne[1] for info in infos)
+    if small or large:
+        fits = sam is not None and 0 < small < large == (sam.side // 4) ** 2
+        if not fits or isqrt(small) ** 2 != small:
+            raise FormatError(
+                f"{file.path}: there are {small} and {large} learned queries; weft takes a square "
+                "of them for a tile, and one for each 4 x 4 patches of the whole of an image"
+            )
+    return small, large
+
+
+def _merge_behind(file: GGUFFile, n_layer: int) -> int:
+    key = "clip.vision.wa_layer_indexes"
+    if key not in file.metadata:
+        return 0
+    layers = np.asarray(file.get_array(key)).tolist()
+    if not layers or not 0 <= layers[0] < n_layer:
+        raise FormatError(f"{file.path}: {key} must begin with a number below {n_layer}")
+    return int(layers[0])
+
+
 def _width(file: GGUFFile, keys: Keys) -> int:
     """The width of feed-forward layers; files of Qwen2-VL have another number in the metadata."""
     info = file.tensors.get("v.blk.0.ffn_up.weight")
@@ -168,7 +236,16 @@ def _swapped(file: GGUFFile, n_embd: int) -> bool:
 
 
 def _n_out(file: GGUFFile, keys: Keys) -> int:
-    """The width of rows; files of LLaVA have that of CLIP in the metadata."""
+    """The width of rows; files of LLaVA have the width of CLIP in the metadata, and files of
+    MiniCPM-V have 0."""
+    query = file.tensors.get("resampler.query")
+    if query is not None:
+        if query.ne[0] % 128:
+            raise FormatError(
+                f"{file.path}: resampler.query has rows of {query.ne[0]} numbers; this must "
+                "be a multiple of 128"
+            )
+        return query.ne[0]
     if projector_of(file, "vision") == "mlp":
         for name in ("mm.2.weight", "mm.0.weight"):
             if name in file.tensors:
@@ -230,11 +307,17 @@ class Family:
     """Number of rows of an image of any height and width."""
     tiles: Callable[[TowerConfig, Pixels], Sequence[Tile]] | None = None
     """The tiles of an image in any size, if the tower sees several."""
+    arranged: Callable[[TowerConfig, int, int], NDArray[np.int64]] | None = None
+    """Numbers of the rows of an image of a height and a width among the rows of all its tiles,
+    where they stand in another order, or some more than once."""
     merge: int = 1
     """`TowerConfig.merge`, if the file does not say."""
     before: str = ""
     after: str = ""
-    """Text in front of an image and behind it."""
+    """Text in front of an image and behind it; `{number}` is the number of images in front of it in
+    the prompt."""
+    before_of: Callable[[TowerConfig], str] | None = None
+    """Text in front of an image, where it depends on the file."""
     together: bool = False
     """True if the rows of an image see one another in the decoder."""
     line: Callable[[TowerConfig, int, int], int] | None = None

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from weft.llm.senses.tower import AnyTower
 from weft.llm.vision.config import Family, TowerConfig, read_tower_config
+from weft.llm.vision.deepseekocr import DEEPSEEKOCR, DEEPSEEKOCR2
+from weft.llm.vision.dotsocr import DOTSOCR
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from weft.llm.vision.glm4v import GLM4V
@@ -14,16 +16,20 @@ from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
+from weft.llm.vision.minicpmv import MINICPMV46
 from weft.llm.vision.paddleocr import PADDLEOCR
 from weft.llm.vision.pixtral import LIGHTONOCR, PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
+from weft.llm.vision.resampler import RESAMPLER
 
 FAMILIES: Mapping[str, Family] = {
+    "deepseekocr": DEEPSEEKOCR, "deepseekocr2": DEEPSEEKOCR2, "dots_ocr": DOTSOCR,
     "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED, "glm4v": GLM4V,
     "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2,
-    "lightonocr": LIGHTONOCR, "mlp": LLAVA, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
-    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
+    "lightonocr": LIGHTONOCR, "minicpmv4_6": MINICPMV46, "mlp": LLAVA, "paddleocr": PADDLEOCR,
+    "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL,
+    "qwen3vl_merger": QWEN3VL, "resampler": RESAMPLER,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -49,18 +51,8 @@ def _keys(c: Config) -> Pairs:
     yield "attention.value_length", rank
     yield "attention.key_length_mla", c["qk_nope_head_dim"] + rotated
     yield "attention.value_length_mla", c["v_head_dim"]
-    yield "expert_feed_forward_length", c.first("moe_intermediate_size", "intermediate_size")
-    if routed is not None:
-        yield "expert_count", routed
-    yield "expert_shared_count", c.get("n_shared_experts", 0)
-    if c.get("routed_scaling_factor") is not None:
-        yield "expert_weights_scale", float(c["routed_scaling_factor"])
-    if c.get("norm_topk_prob"):
-        yield "expert_weights_norm", True
+    yield from _routing(c)
     yield "rope.dimension_count", rotated
-    if c.get("topk_method") == "greedy" and c.get("n_group", 1) > 1:  # groups have no effect
-        yield "expert_group_count", 1
-        yield "expert_group_used_count", 1
     if c.cls == "Mistral4ForCausalLM" and c.get("n_group", 1) > 1:  # chosen by two of each group
         raise c.bad("n_group", f"is {c['n_group']}, which must be 1 here")
     if c.rope.get("llama_4_scaling_beta"):
@@ -70,6 +62,21 @@ def _keys(c: Config) -> Pairs:
         yield "rope.scaling.yarn_log_multiplier", 0.1 * c.rope["mscale_all_dim"]
     if c.cls == "Glm4MoeLiteForCausalLM" and _n_draft(c):
         yield "nextn_predict_layers", _n_draft(c)
+
+
+def _routing(c: Config) -> Pairs:
+    """The experts and how they are chosen."""
+    yield "expert_feed_forward_length", c.first("moe_intermediate_size", "intermediate_size")
+    if c.get("n_routed_experts") is not None:
+        yield "expert_count", c["n_routed_experts"]
+    yield "expert_shared_count", c.get("n_shared_experts", 0)
+    if c.get("routed_scaling_factor") is not None:
+        yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    if c.get("norm_topk_prob"):
+        yield "expert_weights_norm", True
+    if c.get("topk_method") == "greedy" and c.get("n_group", 1) > 1:  # groups have no effect
+        yield "expert_group_count", 1
+        yield "expert_group_used_count", 1
 
 
 def _check_yarn(c: Config) -> None:
@@ -173,6 +180,34 @@ def _deepseek_keys(c: Config) -> Pairs:
     yield "expert_weights_scale", 1.0
     yield "expert_count", c["n_routed_experts"]
     yield "expert_shared_count", c["n_shared_experts"]
+
+
+# DeepSeek-OCR, whose text model has no latent attention. Published folders say so with `use_mla`,
+# and name DeepSeek-V2's class for the text.
+
+
+def _of_ocr(config: Mapping[str, Any]) -> str:
+    text = config.get("language_config")
+    plain = isinstance(text, dict) and text.get("use_mla") is False
+    return "deepseek2-ocr" if plain or config.get("use_mla") is False else ""
+
+
+def _ocr_template(c: Config) -> Pairs:
+    """The template of folders without one: the contents, one after another."""
+    yield "tokenizer.chat_template", "{% for m in messages %}{{m['content']}}{% endfor %}"
+
+
+def _ocr_keys(c: Config) -> Pairs:
+    dense, kinds = c.get("first_k_dense_replace"), c.get("mlp_layer_types")
+    if dense is None and isinstance(kinds, list):
+        dense = next((il for il, kind in enumerate(kinds) if kind != "dense"), c.n_layer)
+    yield "leading_dense_block_count", dense or 0
+    yield "vocab_size", c.count("vocab_size")
+    yield from _routing(c)
+    yield "rope.dimension_count", c.get("qk_rope_head_dim", 0)  # 0: all elements of a head rotate
+    window = c.first("sliding_window_size", "sliding_window")
+    if window:
+        yield "attention.sliding_window", window
 
 
 def _bailing_keys(c: Config) -> Pairs:
@@ -282,7 +317,11 @@ _LATENT = Family("deepseek2", _keys, common=_common, change=_change, defaults=_D
 _SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed)
 
 FAMILIES = {
-    "deepseek2": _LATENT,
+    "deepseek2": replace(_LATENT, variant=_of_ocr),
+    "deepseek2-ocr": Family(
+        "deepseek2-ocr", _ocr_keys, first=_ocr_template, change=_change,
+        defaults={"rms_norm_eps": 1e-6},
+    ),
     "mistral4": replace(
         _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6},
     ),

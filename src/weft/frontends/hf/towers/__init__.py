@@ -30,7 +30,11 @@ _FILES = {
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
-    "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
+    "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
+    "DotsOCRForCausalLM",
+    "deepseek": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
+    "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
+    "minicpm": "MiniCPMV4_6ForConditionalGeneration",
     "spoken": "PocketTTSForConditionalGeneration PocketTTSModel",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

@@ -1,4 +1,4 @@
-"""Encoders of images of documents in folders: PaddleOCR-VL and HunyuanOCR."""
+"""Encoders of images of documents in folders: PaddleOCR-VL, HunyuanOCR and dots.ocr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from math import isqrt
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers.family import SIGLIP, TowerFamily, part_of, pixel_keys, vision_keys
+from weft.frontends.hf.towers.family import (
+    ANY_SIZE,
+    SIGLIP,
+    TowerFamily,
+    count_of,
+    keys_and_eps,
+    part_of,
+    pixel_keys,
+    vision_keys,
+)
 from weft.frontends.hf.values import Values
 
 _PADDLE = {
@@ -76,6 +85,29 @@ def _hunyuan_change(c: Config, name: str, values: Values) -> Named:
     return ((name, values),)
 
 
+_DOTS = {
+    "vision_tower.patch_embed.patchifier.proj": "v.patch_embd",
+    "vision_tower.patch_embed.patchifier.norm": "v.pre_ln",
+    "vision_tower.post_trunk_norm": "mm.post_norm", "vision_tower.merger.ln_q": "mm.input_norm",
+    "vision_tower.merger.mlp.0": "mm.0", "vision_tower.merger.mlp.2": "mm.2",
+    "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
+    "mlp.fc1": "ffn_gate", "mlp.fc2": "ffn_down", "mlp.fc3": "ffn_up",
+}  # fmt: skip
+
+
+def _dots_keys(c: Config) -> Pairs:
+    vision = part_of(c, "vision_config")
+    if vision.get("temporal_patch_size", 1) != 1:
+        raise c.bad("vision_config.temporal_patch_size", "must be 1 for this kind of tower")
+    keys, eps = keys_and_eps(c, "dots_ocr", image_size=ANY_SIZE, default=1e-5)
+    keys["vision.embedding_length"] = count_of(c, "vision_config", "embed_dim", "hidden_size")
+    yield from keys.items()
+    yield from pixel_keys(c, 56 * 56, 11_289_600)
+    yield eps
+    yield "vision.projector.scale_factor", count_of(c, "vision_config", "spatial_merge_size")
+    yield "use_silu", True
+
+
 FAMILIES = {
     "PaddleOCRVLForConditionalGeneration": TowerFamily(
         _paddle_keys, ("visual.", "mlp_AR.", "projector."),
@@ -88,5 +120,8 @@ FAMILIES = {
         _hunyuan_keys, ("vit.", "vision_tower."),
         {"vit.layers": "v.blk", "vision_tower.layers": "v.blk"}, _HUNYUAN, _hunyuan_change,
         f32=("mm.0.", "mm.2."),
+    ),
+    "DotsOCRForCausalLM": TowerFamily(
+        _dots_keys, ("vision_tower.",), {"vision_tower.blocks": "v.blk"}, _DOTS,
     ),
 }  # fmt: skip

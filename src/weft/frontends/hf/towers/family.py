@@ -20,6 +20,8 @@ from weft.records import dataclass
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 
+ANY_SIZE = 0
+"""The size of images that converters write for a tower that takes them in any size."""
 SIGLIP = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.out_proj": "attn_out", "layer_norm1": "ln1", "layer_norm2": "ln2",
@@ -128,7 +130,7 @@ def vision_keys(
     c: Config,
     projector: str,
     *,
-    image_size: int = 0,
+    image_size: int | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     defaults: Mapping[str, int] | None = None,
@@ -145,7 +147,7 @@ def vision_keys(
     yield "general.file_type", 0
     yield "has_vision_encoder", True
     yield "vision.projection_dim", c.n_embd
-    yield "vision.image_size", image_size or count("image_size")
+    yield "vision.image_size", count("image_size") if image_size is None else image_size
     yield "vision.patch_size", count("patch_size")
     yield "vision.embedding_length", count("hidden_size")
     yield "vision.feed_forward_length", count("intermediate_size")
@@ -159,10 +161,23 @@ def vision_keys(
     yield "vision.attention.layer_norm_epsilon", eps
 
 
+def keys_and_eps(
+    c: Config, projector: str, *, image_size: int, default: float
+) -> tuple[dict[str, Any], tuple[str, Any]]:
+    """`vision_keys` of a kind whose files name the projector without the sense, and the eps of
+    norms, which they have behind keys of their own; `default` is the eps of a folder without."""
+    keys: dict[str, Any] = dict(vision_keys(c, projector, image_size=image_size, alone=True))
+    name, values = "vision.attention.layer_norm_epsilon", part_of(c, "vision_config")
+    given = (values[key] for key in ("layer_norm_eps", "rms_norm_eps") if key in values)
+    del keys[name]
+    return keys, (name, next(given, default))
+
+
 def image_processor(c: Config) -> Mapping[str, Any]:
     """The settings of the folder's image processor, in either of its files."""
-    newer = c.json("processor_config.json").get("image_processor")
-    return c.json("preprocessor_config.json") | (newer if isinstance(newer, dict) else {})
+    newer = c.json("processor_config.json")
+    own = newer.get("image_processor")
+    return c.json("preprocessor_config.json") | newer | (own if isinstance(own, dict) else {})
 
 
 def pixel_keys(c: Config, least: int, most: int) -> Iterator[tuple[str, int]]:

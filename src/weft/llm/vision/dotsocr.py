@@ -1,0 +1,79 @@
+"""The tower of dots.ocr (arXiv 2512.02498): Qwen2-VL's with RMS norms and gated layers, over
+patches of one frame that are normed.
+
+Patches of a square follow one another, so that merging them is a reshape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from weft import graph as G
+from weft.graph.size import exact_div
+from weft.graph.tensor import Tensor
+from weft.llm.models import common
+from weft.llm.vision import blocks, qwen
+from weft.llm.vision.config import Family, TowerConfig, limited, rows_by, sized_by
+from weft.llm.weights import Row, Weights, maybe, need
+
+LEAST, MOST = 56 * 56, 11_289_600
+"""Pixels of an image, if the file says nothing else."""
+
+
+def rows(c: TowerConfig) -> Iterator[Row]:
+    yield from blocks.patch_rows(c)
+    yield need("v.pre_ln.weight", c.n_embd)
+    for il in range(c.n_layer):
+        at = f"v.blk.{il}"
+        yield need(f"{at}.ln1.weight", c.n_embd)
+        yield need(f"{at}.ln2.weight", c.n_embd)
+        for name, n_in, n_out in (
+            ("attn_qkv", c.n_embd, 3 * c.n_embd), ("attn_out", c.n_embd, c.n_embd),
+            ("ffn_gate", c.n_embd, c.n_ff), ("ffn_up", c.n_embd, c.n_ff),
+            ("ffn_down", c.n_ff, c.n_embd),
+        ):  # fmt: skip
+            yield need(f"{at}.{name}.weight", n_in, n_out)
+            yield maybe(f"{at}.{name}.bias", n_out)
+    yield maybe("mm.post_norm.weight", c.n_embd)
+    wide = c.n_embd * c.merge**2
+    for end in ("weight", "bias"):
+        yield need(f"mm.input_norm.{end}", c.n_embd)
+    for name, n_out in (("mm.0", wide), ("mm.2", c.n_out)):
+        yield need(f"{name}.weight", wide, n_out)
+        yield need(f"{name}.bias", n_out)
+
+
+def in_limits(c: TowerConfig) -> TowerConfig:
+    """The config with the limits of the family, if the file has none."""
+    return limited(c, LEAST, MOST)
+
+
+def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    n = inputs["patches"].ne[1]
+    x = common.norm(w, "v.pre_ln", blocks.embed_patches(c, w, inputs["patches"]), c.eps)
+    for il in range(c.n_layer):
+        layer = Weights(dict(w), f"v.blk.{il}.")
+        y = common.linear(layer, "attn_qkv", common.norm(layer, "ln1", x, c.eps))
+        y = qwen.attention(c, *blocks.split_qkv(c, y, n), inputs)
+        x = G.add(x, common.linear(layer, "attn_out", y))
+        y = common.norm(layer, "ln2", x, c.eps)
+        y = G.swiglu(common.linear(layer, "ffn_gate", y), common.linear(layer, "ffn_up", y))
+        x = G.add(x, common.linear(layer, "ffn_down", y)).named(f"v.l_out-{il}")
+    if "mm.post_norm.weight" in w:
+        x = common.norm(w, "mm.post_norm", x, c.eps)
+    x = common.layer_norm(w, "mm.input_norm", x, 1e-6)
+    n_rows = exact_div(n, c.merge**2)
+    assert n_rows is not None  # the inputs have whole squares
+    x = G.reshape(x, c.n_embd * c.merge**2, n_rows)
+    return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.0", x)))
+
+
+def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
+    """Height and width of whole squares, near the proportions of an image and within the limits."""
+    return qwen.size_of(in_limits(c), height, width)
+
+
+DOTSOCR = Family(
+    rows=rows, inputs=lambda c: qwen.inputs(in_limits(c)), forward=forward, sized=sized_by(size_of),
+    values=qwen.values, n_rows=rows_by(size_of), merge=2, before="<|img|>", after="<|endofimg|>",
+)  # fmt: skip
