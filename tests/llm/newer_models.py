@@ -51,6 +51,34 @@ NEWER: dict[str, tuple[str, dict[str, object]]] = {
             "rope.dimension_count": 0,
         },
     ),
+    "dots3note": (
+        "dots3note",
+        EXPERTS
+        | WINDOW
+        | {
+            "block_count": 3,
+            "attention.sliding_window_pattern": np.array([False, True, False]),
+            "attention.head_count": np.array([4, 2, 4], np.int32),
+            "attention.head_count_kv": 1,
+            "attention.kv_lora_rank": 8,
+            "attention.kv_lora_rank_swa": 5,
+            "attention.q_lora_rank": 5,
+            "attention.key_length": 12,
+            "attention.value_length": 8,
+            "attention.key_length_mla": 7,
+            "attention.value_length_mla": 3,
+            "attention.key_length_mla_swa": 9,
+            "attention.value_length_mla_swa": 2,
+            "rope.dimension_count": 4,
+            "rope.freq_base_swa": 50.0,
+            "expert_shared_count": 1,
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+            "attention.indexer.head_count": 32,
+            "attention.indexer.key_length": 6,
+            "attention.indexer.top_k": 5,
+        },
+    ),
     "hy_v4": (
         "hy_v4",
         EXPERTS

@@ -42,6 +42,10 @@ FILES = {
         "llada-moe": "LLaDAMoEModel LLaDAMoEModelLM",
         "rnd1": "RND1",
     },
+    "dots3": {
+        "dots3note": "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration "
+        "Dots3NoteTextForCausalLM",
+    },
     "drafters": {
         "eagle3": "LlamaForCausalLMEagle3 Eagle3LlamaForCausalLM Eagle3Speculator Eagle3DraftModel",
         "gemma4-assistant": "Gemma4AssistantForCausalLM Gemma4UnifiedAssistantForCausalLM",

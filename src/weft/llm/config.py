@@ -159,6 +159,8 @@ class MlaConfig:
     and values are then applied to queries and outputs."""
     norm_eps: float
     """The epsilon of the norms of the two short vectors."""
+    query_scale: float = 1.0
+    """Factor of queries, where scores have another scale than the model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +361,9 @@ class ModelConfig:
     head_dim_window: int = 0
     """Elements of a head in layers with a window, where that differs from other layers; 0: it does
     not."""
+    head_dim_v_window: int = 0
+    """Elements of a value head in layers with a window, where that differs from their keys; 0: it
+    does not."""
     kv_sources: tuple[int, ...] = ()
     """For each layer, the layer whose keys and values it attends to; empty: its own. A layer with
     those of another has no heads in `heads_kv`."""
@@ -375,6 +380,8 @@ class ModelConfig:
     """Width of the low-rank path beside attention; 0: there is none."""
     moe: MoeConfig | None = None
     mla: MlaConfig | None = None
+    mla_window: MlaConfig | None = None
+    """The latent attention of layers with a window, where that differs from other layers."""
     indexer: IndexerConfig | None = None
     compression: CompressionConfig | None = None
     hyper: HyperConfig | None = None
@@ -543,7 +550,8 @@ class ModelConfig:
 
     def d_v(self, il: int) -> int:
         """The number of elements of a value head of layer `il`."""
-        return (self.is_windowed(il) and self.head_dim_window) or self.head_dim_v
+        own = self.is_windowed(il) and (self.head_dim_v_window or self.head_dim_window)
+        return own or self.head_dim_v
 
     def n_embd_k(self, il: int = 0) -> int:
         """The number of elements of one cached key of layer `il`, all heads together."""

@@ -35,7 +35,8 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
     keys |= dict(_windows(family, c, keys))
     keys |= dict(_rope(c, keys))
     eps = c.get("rms_norm_eps")
-    if "attention.kv_lora_rank" in keys and eps and float(eps) != _LATENT_EPS:
+    latent = family.latent_eps and "attention.kv_lora_rank" in keys
+    if latent and eps and float(eps) != _LATENT_EPS:
         keys["attention.latent_norm_rms_epsilon"] = _LATENT_EPS
     if "ssm.group_count" in keys:
         keys |= dict(_time_steps(c))

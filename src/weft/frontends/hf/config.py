@@ -263,6 +263,8 @@ class Config(Mapping[str, Any]):
     def _rope(self) -> Mapping[str, Any]:
         given = self.first("rope_parameters", "rope_scaling")
         rope: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
+        if isinstance(rope.get("indexed_attention"), dict):
+            rope.setdefault("full_attention", rope["indexed_attention"])
         if "full_attention" in rope or "sliding_attention" in rope:
             return rope
         local = self.first(*_LOCAL_THETA)

@@ -276,6 +276,8 @@ class Family:
     experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
     """The matrices of an expert, in the order in which converters write them."""
 
+    latent_eps: bool = True
+    """True if norms in latent attention have the epsilon 1e-6, whatever config.json says."""
     f32: tuple[str, ...] = ()
     """Parts of names of matrices that are float32 in a file of any type."""
     kernels: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
 
 def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """The projections of latent attention."""
-    mla, n_head = latent(c), c.n_head(il)
+    mla, n_head = latent(c, il), c.n_head(il)
     n_rot = c.rope.n_dims
     d_nope, dv = mla.head_dim_k - n_rot, mla.head_dim_v
     if mla.q_rank:
@@ -102,10 +102,13 @@ def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     yield from linear_rows(f"blk.{il}.attn_output", n_head * dv, c.n_embd)
 
 
-def latent(c: ModelConfig) -> MlaConfig:
-    """The sizes of latent attention, which `configure_latent` has set."""
-    assert c.mla is not None
-    return c.mla
+def latent(c: ModelConfig, il: int | None = None) -> MlaConfig:
+    """The sizes of latent attention, which `configure_latent` has set; layer `il` may have other
+    sizes than layers that see everything."""
+    mla = c.mla_window if il is not None and c.is_windowed(il) else None
+    mla = mla or c.mla
+    assert mla is not None
+    return mla
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Latents:
 def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     """Projects the input x [n_embd, n_tokens] of attention in layer `il`."""
     c, layer = step.config, w.layer(il)
-    mla, n_rot, n_head = latent(c), c.rope.n_dims, c.n_head(il)
+    mla, n_rot, n_head = latent(c, il), c.rope.n_dims, c.n_head(il)
     d_nope = mla.head_dim_k - n_rot
     query = x
     if mla.q_rank:
@@ -135,6 +138,8 @@ def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     q_pe = common.rope(step, w, q_pe, il)
     kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
     k_pe = common.heads(kv, n_rot, 1, n_rot, mla.kv_rank).named(f"k_pe-{il}")
+    if "attn_k_norm.weight" in layer:
+        k_pe = norm(layer, "attn_k_norm", k_pe, mla.norm_eps)
     k_pe = common.rope(step, w, k_pe, il)
     short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0).named(f"kv_cmpr-{il}")
     short = norm(layer, "attn_kv_a_norm", short, mla.norm_eps)
@@ -149,10 +154,11 @@ def absorbed(
     step: Step, w: Weights, il: int, p: Latents, attend: Attend = common.attention
 ) -> Tensor:
     """Computes attention over the latents themselves."""
-    mla, n_tokens = latent(step.config), p.short.ne[1]
+    mla, n_tokens = latent(step.config, il), p.short.ne[1]
     n_head = p.q_nope.ne[1]
     q = G.mul_mat(w["attn_k_b.weight"], G.permute(p.q_nope, 0, 2, 1, 3))
     q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), p.q_pe, 0)  # [kv_rank + n_rot, head, n_tokens]
+    q = G.scale(q, mla.query_scale) if mla.query_scale != 1.0 else q
     v = G.reshape(p.short, mla.kv_rank, 1, n_tokens).named(f"Vcur-{il}")
     k = G.concat(v, p.k_pe, 0).named(f"Kcur-{il}")
     y = attend(step, il, common.sharpened(step, q.named(f"Qcur-{il}"), il), k, v)
@@ -258,7 +264,8 @@ def configure_sparse(c: ModelConfig, keys: Keys, *, halves: bool) -> ModelConfig
         halves,
         tuple(own) if any(own) else (True,) * c.n_layer,
     )
-    if not indexer.layers[0] or not c.rope.n_dims <= indexer.head_dim <= latent(c).kv_rank:
+    first = indexer.layers[0] or c.is_windowed(0)
+    if not first or not c.rope.n_dims <= indexer.head_dim <= latent(c).kv_rank:
         raise keys.bad("attention.indexer.key_length", indexer.head_dim, "at most kv_lora_rank")
     head_dim_v = c.head_dim_v + indexer.head_dim
     return replace(c, indexer=indexer, head_dim_v=head_dim_v, norm_eps=1e-6)
