@@ -16,7 +16,16 @@ from weft.llm.compute.context import Context
 __all__ = ["NAMES", "alone", "write_lasting"]
 
 USUAL = ("mamba", "lfm2", "qwen35", "kimi", "rwkv7")
-RARE = ("mamba2", "qwen3next", "granitehybrid", "falcon-h1", "rwkv6", "ling3", "minimax-01")
+RARE = (
+    "mamba2",
+    "qwen3next",
+    "granitehybrid",
+    "falcon-h1",
+    "rwkv6",
+    "ling3",
+    "minimax-01",
+    "kimi k3",
+)
 NAMES = [*USUAL, *(pytest.param(name, marks=pytest.mark.part("models")) for name in RARE)]
 """A model of each kind of state, and others of these kinds in the part models."""
 

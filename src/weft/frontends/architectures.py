@@ -35,6 +35,7 @@ FILES = {
         "kimi-linear": "KimiLinearForCausalLM KimiLinearModel",
         "bailingmoe3": "BailingMoeV3ForCausalLM BailingHybridForCausalLM "
         "BailingMoeV3VLForConditionalGeneration",
+        "kimi-k3": "KimiK3ForConditionalGeneration KimiK3ForCausalLM",
     },
     "diffusion": {
         "dream": "DreamModel",

@@ -117,6 +117,8 @@ class MoeConfig:
     """Layers that have a dense feed-forward layer instead."""
     n_latent: int = 0
     """Width of the experts' inputs and outputs, which are projections; 0: that of the model."""
+    latent_eps: float = 1e-5
+    """The epsilon of the norm of these outputs, if they have one."""
     n_ff_small: int = 0
     """Inner width of the small experts beside the others; 0: there are none."""
     n_sharing: int = 1
@@ -385,6 +387,9 @@ class ModelConfig:
     indexer: IndexerConfig | None = None
     compression: CompressionConfig | None = None
     hyper: HyperConfig | None = None
+    residual_span: int = 0
+    """Number of layers after which the residual stream starts anew, and its past stays a part of
+    every input (Kimi K3); 0: it goes through all layers."""
     q_rank: int = 0
     """Width of the vector from which queries are projected, where no `mla` says it; 0: they are
     projected from the layer's input."""

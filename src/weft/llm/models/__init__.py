@@ -49,7 +49,7 @@ _OTHERS = {
 """Architectures that are not models of text by themselves, and what they do."""
 
 _NOT_YET = (
-    *("glm5-next", "gptj", "graniteswitch", "kimi-k3"),
+    *("glm5-next", "gptj", "graniteswitch"),
     *("qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""
