@@ -167,8 +167,8 @@ OTHERS |= {
         MLA
         | EXPERTS
         | {
-            "block_count": 5,
-            "attention.head_count_kv": np.array([0, 1, 0, 1, 0], np.int32),
+            "block_count": 3,
+            "attention.head_count_kv": np.array([0, 1, 0], np.int32),
             "ssm.conv_kernel": 3,
             "kda.head_dim": 5,
             "kda.gate_lower_bound": -0.2,

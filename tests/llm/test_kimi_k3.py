@@ -23,6 +23,7 @@ from weft.frontends.models import open_model
 from weft.llm.weights import Row
 
 ARCH, CHANGES = OTHERS["kimi k3"]
+LAYERS = {"block_count": 5, "attention.head_count_kv": np.array([0, 1, 0, 1, 0], np.int32)}
 N_HEAD, D, RANK, N_ROT, D_NOPE, D_V = 4, 5, 6, 4, 3, 3
 BOUND, BETA, LINEAR = -0.2, 0.9, 0.7
 WHOLE = {"ffn_routed_norm.weight", "exp_probs_b.bias", "attn_gate.weight", "output.weight"}
@@ -33,7 +34,7 @@ def wanted(row: Row) -> bool:
 
 
 def model(folder: Path, changes: dict[str, object]) -> tuple[dict[str, object], Tensors]:
-    meta = keys_of(ARCH, CHANGES | changes)
+    meta = keys_of(ARCH, CHANGES | LAYERS | changes)
     tensors = made_up(configure(folder, meta), wanted)
     for name, x in tensors.items():
         if name.endswith("ssm_a"):
