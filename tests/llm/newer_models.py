@@ -104,6 +104,19 @@ NEWER: dict[str, tuple[str, dict[str, object]]] = {
             "swiglu_clamp_exp": 0.4,
         },
     ),
+    "graniteswitch": (
+        "graniteswitch",
+        {
+            "attention.scale": 0.3,
+            "embedding_scale": 2.0,
+            "residual_scale": 0.5,
+            "logit_scale": 3.0,
+            "adapters.count": 3,
+            "adapters.lora_rank": 2,
+            "adapters.token_ids_activate": np.array([255, 270, 5], np.int32),
+            "adapters.token_ids_substitute": np.array([3, 270, 7], np.int32),
+        },
+    ),
     "jais": ("jais", {"attention.max_alibi_bias": 8.0}),
     "nanbeige": ("nanbeige", {"num_loops": 3}),
     "maple": (

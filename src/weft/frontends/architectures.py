@@ -195,6 +195,7 @@ FILES = {
         "qwen2audio": "Qwen2AudioForConditionalGeneration",
     },
     "rwkv": {"rwkv6": "", "rwkv6qwen2": "", "rwkv7": "", "arwkv7": ""},
+    "switch": {"graniteswitch": "GraniteSwitchForCausalLM"},
     "t5": {
         "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
         "t5encoder": "T5EncoderModel",

@@ -338,6 +338,20 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """Adapters of a model's own, which tokens of the text turn on (Granite Switch)."""
+
+    rank: int
+    """Width of the narrow matrices of an adapter."""
+    gain: float
+    """Score of a token that turns an adapter on; other tokens have its negative."""
+    tokens: tuple[int, ...]
+    """The token that turns on each adapter."""
+    substitutes: tuple[int, ...]
+    """For each of these tokens, the token whose embedding it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The hyper-parameters of a model. Numbers of heads and widths of feed-forward layers may
     differ between layers."""
@@ -387,6 +401,7 @@ class ModelConfig:
     indexer: IndexerConfig | None = None
     compression: CompressionConfig | None = None
     hyper: HyperConfig | None = None
+    switch: SwitchConfig | None = None
     residual_span: int = 0
     """Number of layers after which the residual stream starts anew, and its past stays a part of
     every input (Kimi K3); 0: it goes through all layers."""

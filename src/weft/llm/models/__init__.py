@@ -48,10 +48,7 @@ _OTHERS = {
 }
 """Architectures that are not models of text by themselves, and what they do."""
 
-_NOT_YET = (
-    *("glm5-next", "gptj", "graniteswitch"),
-    *("qwen4exp"),
-)
+_NOT_YET = (*("glm5-next", "gptj", "qwen4exp"),)
 """Architectures of files that other programs run and weft does not yet."""
 
 
