@@ -97,3 +97,32 @@ def test_wrong_files(folder: Path, tmp_path: Path) -> None:
     write_ranks(tmp_path, [*TOKENS, b"a" * (1 + isqrt(bounds.RANK_UNITS))])
     with pytest.raises(FormatError, match="too long"):
         convert_folder(tmp_path, tmp_path / "m.gguf")
+
+
+def test_qwen(folder: Path, tmp_path: Path) -> None:
+    """Special tokens stand behind the ranks, and a context beyond the trained one is refused."""
+    from weft.frontends.models import open_model
+
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    write_ranks(tmp_path)
+    (tmp_path / "tiktoken.model").rename(tmp_path / "qwen.tiktoken")
+    config = {
+        "architectures": ["QWenLMHeadModel"], "hidden_size": 32, "num_attention_heads": 4,
+        "num_hidden_layers": 1, "intermediate_size": 48, "layer_norm_epsilon": 1e-6,
+        "vocab_size": len(TOKENS) + 5, "max_position_embeddings": 128, "seq_length": 64,
+        "use_dynamic_ntk": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "model.safetensors"
+    path.unlink()
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file({"transformer.ln_f.weight": np.ones(32, np.float32)}, path)
+    meta, n = open_model(tmp_path).metadata, len(TOKENS)
+    assert meta["tokenizer.ggml.pre"] == "qwen2" and meta["qwen.context_length"] == 64
+    assert list(meta["tokenizer.ggml.tokens"][n:]) == [
+        "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|extra_0|>", "<|extra_1|>",
+    ]  # fmt: skip
+    for kind in ("bos", "eos", "unknown"):
+        assert meta[f"tokenizer.ggml.{kind}_token_id"] == n
+    got = Tokenizer.from_gguf(open_model(tmp_path)).encode("the", add_special=False)
+    assert got == by_rank(b"the")

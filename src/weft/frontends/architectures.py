@@ -175,7 +175,7 @@ FILES = {
         "MiniMaxM3VLForConditionalGeneration MiniMaxM3VLForCausalLM",
     },
     "qwen": {
-        "qwen": "",
+        "qwen": "QWenLMHeadModel",
         "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM "
         "AudioFlamingo3ForConditionalGeneration",
         "pangu-embedded": "PanguEmbeddedForCausalLM",

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import FormatError
 from weft.files import read_json
-from weft.frontends.hf.ranks import tokenizer_of
+from weft.frontends.hf.ranks import kimi_tokenizer, qwen_tokenizer
 
 MOST_LAYERS = 1 << 12
 """Maximum number of layers of a model. There are keys and tensors for each layer before a tensor
@@ -194,13 +194,17 @@ class Config(Mapping[str, Any]):
         return value if isinstance(value, dict) else {}
 
     def _ranked(self) -> dict[str, Any]:
-        """The tokenizer.json of Kimi's tiktoken.model; empty if that is not there."""
+        """The tokenizer.json of Kimi's tiktoken.model or Qwen's qwen.tiktoken; empty if neither is
+        there."""
+        path = self.folder / "qwen.tiktoken"
+        if path.is_file():
+            return qwen_tokenizer(path, self.count("vocab_size"))
         path = self.folder / "tiktoken.model"
         if not path.is_file():
             return {}
         named = self.json("tokenizer_config.json").get("added_tokens_decoder")
         ids = map(int, named if isinstance(named, dict) else ())
-        return tokenizer_of(path, self.count("vocab_size"), frozenset(ids))
+        return kimi_tokenizer(path, self.count("vocab_size"), frozenset(ids))
 
     def _word_pieces(self) -> dict[str, Any]:
         """The tokenizer.json that transformers makes of a vocab.txt; empty if that is not there."""
