@@ -194,7 +194,12 @@ FILES = {
         "internvl": "InternVLForConditionalGeneration",
         "qwen2audio": "Qwen2AudioForConditionalGeneration",
     },
-    "rwkv": {"rwkv6": "", "rwkv6qwen2": "", "rwkv7": "", "arwkv7": ""},
+    "rwkv": {
+        "rwkv6": "Rwkv6ForCausalLM",
+        "rwkv6qwen2": "",
+        "rwkv7": "RWKV7ForCausalLM Rwkv7ForCausalLM",
+        "arwkv7": "",
+    },
     "switch": {"graniteswitch": "GraniteSwitchForCausalLM"},
     "t5": {
         "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
