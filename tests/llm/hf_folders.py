@@ -216,6 +216,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
             "rope_type": "dynamic", "alpha": 3.0, "factor": 1.0, "mrope_section": [1, 1, 1, 1]}},
         "gpt2"),
     "hunyuan": ("HunYuanDenseV1", SHAPE | {"head_dim": 16}, "gpt2"),
+    "hunyuan stretched": ("HunYuanDenseV1", SHAPE | {
+        "head_dim": 16, "rope_parameters": PLAIN | {
+            "rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}}, "gpt2"),
     "hunyuan moe": ("HunYuanMoEV1", SHAPE | {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
                     "gpt2"),
     "granite windows": ("GraniteSWA", SHAPE | WINDOWS | {

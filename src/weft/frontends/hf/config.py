@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import FormatError
 from weft.files import read_json
-from weft.frontends.hf.ranks import kimi_tokenizer, qwen_tokenizer
+from weft.frontends.hf.ranks import hunyuan_tokenizer, kimi_tokenizer, qwen_tokenizer
 
 MOST_LAYERS = 1 << 12
 """Maximum number of layers of a model. There are keys and tensors for each layer before a tensor
@@ -194,11 +194,12 @@ class Config(Mapping[str, Any]):
         return value if isinstance(value, dict) else {}
 
     def _ranked(self) -> dict[str, Any]:
-        """The tokenizer.json of Kimi's tiktoken.model or Qwen's qwen.tiktoken; empty if neither is
-        there."""
-        path = self.folder / "qwen.tiktoken"
-        if path.is_file():
-            return qwen_tokenizer(path, self.count("vocab_size"))
+        """The tokenizer.json of Kimi's tiktoken.model, Qwen's qwen.tiktoken or Hunyuan's
+        hy.tiktoken; empty if none is there."""
+        for name, make in (("qwen", qwen_tokenizer), ("hy", hunyuan_tokenizer)):
+            path = self.folder / f"{name}.tiktoken"
+            if path.is_file():
+                return make(path, self.count("vocab_size"))
         path = self.folder / "tiktoken.model"
         if not path.is_file():
             return {}

@@ -104,6 +104,7 @@ _STEPS: dict[tuple[str, ...], str] = {
     # ranks.py; the regexes stand in the folders' own code
     ("Kimi", _BYTES): "kimi-k2",
     ("Qwen", _BYTES): "qwen2",
+    ("Hunyuan", _BYTES): "hunyuan",
 }
 """Names, by the steps in which texts are cut."""
 

@@ -1,7 +1,8 @@
 """Vocabularies in the form of tiktoken: on each line the bytes of a token, in base64, and its rank.
 
-Kimi's and Qwen's first folders have one, and no tokenizer.json. The merges that such a file implies
-are found here: the two last parts of a token, when the tokens of lower ranks are merged first.
+Folders of Kimi, Qwen 1 and Hunyuan have one, and no tokenizer.json. The merges that such a file
+implies are found here: the two last parts of a token, when the tokens of lower ranks are merged
+first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ N_RESERVED = 256
 """The number of ids behind the ranks that Kimi's tokenizer keeps for special tokens."""
 _QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
 """The special tokens behind the ranks of Qwen's tokenizer."""
+_HUNYUAN = ["<|endoftext|>", "<|startoftext|>", "<|bos|>", "<|eos|>", "<|pad|>", *_QWEN[3:]]
+"""The last tokens of Hunyuan's tokenizer."""
 _SHOWN = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _HIDDEN = [byte for byte in range(256) if byte not in _SHOWN]
 _CHARS = {byte: chr(byte) for byte in _SHOWN} | {b: chr(256 + i) for i, b in enumerate(_HIDDEN)}
@@ -52,6 +55,15 @@ def kimi_tokenizer(path: Path, n_vocab: int, named: frozenset[int]) -> dict[str,
     ends = range(len(ranks), min(len(ranks) + N_RESERVED, n_vocab))
     special = {i: f"<|reserved_token_{i}|>" for i in ends if i not in named}
     return _tokenizer("Kimi", ranks, special)
+
+
+def hunyuan_tokenizer(path: Path, n_vocab: int) -> dict[str, Any]:
+    """The tokenizer.json of Hunyuan's folders for the ranks of `path`, whose special tokens end at
+    `n_vocab`."""
+    ranks = read_ranks(path)
+    first = max(len(ranks), n_vocab - len(_HUNYUAN))
+    special = {i: text for i, text in enumerate(_HUNYUAN, first) if i < n_vocab}
+    return _tokenizer("Hunyuan", ranks, special)
 
 
 def qwen_tokenizer(path: Path, n_vocab: int) -> dict[str, Any]:
