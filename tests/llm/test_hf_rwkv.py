@@ -42,7 +42,20 @@ SEVEN = {
        for n, i in (("2.bias", 0), ("0", 1), ("2", 2))},
     "ffn.x_k": "channel_mix_lerp_k", "ffn.key": "channel_mix_key", "ffn.value": "channel_mix_value",
 }  # fmt: skip
-BARE = re.compile(r"(time_maa_\w+|time_decay\w*|time_faaaa|x_.|k_k|k_a|r_k|2\.bias)$")
+_QWEN = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         **{f"mlp.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")}}  # fmt: skip
+SIX_QWEN = _QWEN | {
+    **{name.replace("attention.", "self_attn."): new for name, new in SIX.items()
+       if "time_" in name and "feed" not in name},
+    **{f"self_attn.{n}_proj": f"time_mix_{new}" for n, new in (
+        ("k", "key"), ("v", "value"), ("q", "receptance"), ("o", "output"))},
+    "self_attn.gate": "time_mix_gate",
+}  # fmt: skip
+SEVEN_QWEN = _QWEN | {f"self_attn.time_mixer.{n}": f"time_mix_{n}" for n in (
+    "key", "value", "receptance", "output", "k_k", "k_a", "r_k",
+    *(f"{p}{i}" for p in "wavg" for i in "012"))}  # fmt: skip
+SEVEN_QWEN["self_attn.time_mixer.ln_x"] = "time_mix_ln"
+BARE = re.compile(r"(time_maa_\w+|time_decay\w*|time_faaaa|x_.|k_k|k_a|r_k|2\.bias|[wavg][012])$")
 
 
 def write_vocabulary(folder: Path) -> None:
@@ -56,14 +69,16 @@ def write_vocabulary(folder: Path) -> None:
     (folder / "rwkv_vocab_v20230424.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def in_folder(tensors: Tensors, seven: bool, rescale: int) -> dict[str, Any]:
+def in_folder(tensors: Tensors, seven: bool, qwen: bool, rescale: int) -> dict[str, Any]:
     """The tensors as folders have them."""
-    names = {new: old for old, new in (SEVEN if seven else SIX).items()}
-    root = "model.layers" if seven else "rwkv.blocks"
+    table = (SEVEN_QWEN if qwen else SEVEN) if seven else (SIX_QWEN if qwen else SIX)
+    names = {new: old for old, new in table.items()}
+    old_names = not seven and not qwen
+    root = "rwkv.blocks" if old_names else "model.layers"
     outer = {
-        "token_embd": "model.embeddings" if seven else "rwkv.embeddings",
-        "output_norm": "model.norm" if seven else "rwkv.ln_out",
-        "output": "lm_head" if seven else "head",
+        "token_embd": "model.embed_tokens" if qwen else f"{root.partition('.')[0]}.embeddings",
+        "output_norm": "rwkv.ln_out" if old_names else "model.norm",
+        "output": "head" if old_names else "lm_head",
         "token_embd_norm": f"{root}.0.{'pre_norm' if seven else 'pre_ln'}",
     }
     out: dict[str, Any] = {}
@@ -76,16 +91,21 @@ def in_folder(tensors: Tensors, seven: bool, rescale: int) -> dict[str, Any]:
         il, stem, kind = int(found[1]), found[2], found[3]
         if stem.startswith("time_mix_lerp_") and stem != "time_mix_lerp_x":
             letter = "attn.x_" if seven else "attention.time_maa_"
+            if qwen:
+                letter = "self_attn.time_mixer.x_" if seven else "self_attn.time_maa_"
             if stem == "time_mix_lerp_fused":
-                for part, row in zip("rwkvag" if seven else "wkvrg", x, strict=True):
+                letters = ("rwkvag" if seven else "wkvrg")[: len(x)]
+                for part, row in zip(letters, x, strict=True):
                     out[f"{root}.{il}.{letter}{part}"] = row.reshape(1, 1, -1)
             else:
                 out[f"{root}.{il}.{letter}{stem[-1]}"] = x.reshape(1, 1, -1)
             continue
         old = names[stem]
-        if stem == "time_mix_w2":
-            x = x if seven else x.transpose(0, 2, 1)
-        elif not seven and re.search("_w[12]$", stem):
+        if stem == "time_mix_w2" and not seven:
+            x = (x[[3, 1, 2, 0, 4]] if qwen else x).transpose(0, 2, 1)
+        elif stem == "time_mix_w1" and not seven and qwen:
+            x = x.reshape(5, -1, 16)[[3, 1, 2, 0, 4]].reshape(x.shape).T
+        elif re.search("_([avgw]|decay_w)[12]$", stem) and (qwen or not seven):
             x = x.T
         elif stem in ("time_mix_k_k", "time_mix_k_a", "channel_mix_lerp_k", "channel_mix_lerp_r"):
             x = x.reshape(1, 1, -1)
@@ -97,34 +117,52 @@ def in_folder(tensors: Tensors, seven: bool, rescale: int) -> dict[str, Any]:
     return {name: np.ascontiguousarray(x, np.float32) for name, x in out.items()}
 
 
-@pytest.mark.parametrize("name", ["rwkv6", "rwkv6 halved", "rwkv7"])
+@pytest.mark.parametrize("name", ["rwkv6", "rwkv6 halved", "rwkv7", "rwkv6qwen2", "arwkv7"])
 def test_logits_of_the_file(tmp_path: Path, name: str) -> None:
-    seven, rescale = name == "rwkv7", int("halved" in name)
+    seven, qwen, rescale = name.endswith("7"), name in ("rwkv6qwen2", "arwkv7"), "halved" in name
     arch, changes = OTHERS[name]
     ranks = {} if seven else {"time_mix_extra_dim": 32, "time_decay_extra_dim": 64}
+    if name == "arwkv7":  # widths that config.json does not say
+        ranks = {f"attention.{key}_lora_rank": n for key, n in (
+            ("decay", 64), ("iclr", 64), ("value_residual_mix", 32))}  # fmt: skip
     meta = keys_of(arch, changes | ranks)
     tensors = made_up(configure(tmp_path, meta))
     tensors = {n: x for n, x in tensors.items() if not re.search("mix_(key|value|gate|output|rec"
                "eptance).bias|output.bias", n)}  # fmt: skip
     want = context(write_model(tmp_path / "f.gguf", meta, tensors)).decode(TOKENS, outputs="all")
-    safetensors.save_file(in_folder(tensors, seven, rescale), tmp_path / "model.safetensors")
+    state = in_folder(tensors, seven, qwen, int(rescale))
+    safetensors.save_file(state, tmp_path / "model.safetensors")
     config = CONFIG | {"num_hidden_layers": changes["block_count"]}
     config |= {"architectures": ["RWKV7ForCausalLM" if seven else "Rwkv6ForCausalLM"]}
-    if seven:
+    if qwen:
+        config |= {
+            "architectures": ["RwkvHybridForCausalLM" if seven else "RWKV6Qwen2ForCausalLM"],
+            "rms_norm_eps": 1e-5, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_size": 4, "wkv_version": 7, "wkv_has_gate": False,
+        }  # fmt: skip
+        if not seven:
+            config["wkv_has_gate"] = True
+    elif seven:
         widths = {key: changes[f"attention.{long}_lora_rank"] for key, long in (
             ("decay_low_rank_dim", "decay"), ("a_low_rank_dim", "iclr"),
             ("v_low_rank_dim", "value_residual_mix"), ("gate_low_rank_dim", "gate"))}  # fmt: skip
         config |= {"head_dim": 4, "norm_eps": 1e-5, **widths}
     else:
-        config |= {"head_size": 4, "layer_norm_epsilon": 1e-5, "rescale_every": rescale}
+        config |= {"head_size": 4, "layer_norm_epsilon": 1e-5, "rescale_every": int(rescale)}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    write_vocabulary(tmp_path)
+    if qwen:
+        pytest.importorskip("tests.llm.hf_folders").save_tokenizer("gpt2", tmp_path)
+    else:
+        write_vocabulary(tmp_path)
     convert_folder(tmp_path, tmp_path / "m.gguf", "f32")
     for path in (tmp_path, tmp_path / "m.gguf"):
         file = open_model(path)
-        assert file.architecture == arch and file.get_int("tokenizer.ggml.eot_token_id") == 261
+        end = file.get_int("tokenizer.ggml.eot_token_id", 0)
+        assert file.architecture == arch and (qwen or end == 261)
         got = context(path).decode(TOKENS, outputs="all")
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
+    if qwen:
+        return
     tokenizer = Tokenizer.from_gguf(open_model(tmp_path))
     for text in ("the the\n\n", "\u4e2d\u56fd", "a'\"b\\\t"):
         ids = tokenizer.encode(text, add_special=False)

@@ -113,8 +113,8 @@ FILES = {
     "llama": {
         "baichuan": "BaichuanForCausalLM BaiChuanForCausalLM",
         "internlm2": "InternLM2ForCausalLM",
-        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel IQuestCoderForCausalLM "
-        "JanusForConditionalGeneration",
+        "llama": "LlamaForCausalLM LLaMAForCausalLM VLlama3ForCausalLM LlamaModel "
+        "IQuestCoderForCausalLM JanusForConditionalGeneration",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "orion": "OrionForCausalLM",
         "refact": "GPTRefactForCausalLM",
@@ -145,7 +145,7 @@ FILES = {
     "mamba": {
         "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
-        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2": "Lfm2ForCausalLM LFM2ForCausalLM Lfm2VlForConditionalGeneration",
         "lfm2moe": "Lfm2MoeForCausalLM",
     },
     "mixtures": {
@@ -196,9 +196,9 @@ FILES = {
     },
     "rwkv": {
         "rwkv6": "Rwkv6ForCausalLM",
-        "rwkv6qwen2": "",
+        "rwkv6qwen2": "RWKV6Qwen2ForCausalLM",
         "rwkv7": "RWKV7ForCausalLM Rwkv7ForCausalLM",
-        "arwkv7": "",
+        "arwkv7": "RwkvHybridForCausalLM",
     },
     "switch": {"graniteswitch": "GraniteSwitchForCausalLM"},
     "t5": {

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         RecurrentConfig,
         RopeConfig,
         RopeScaling,
+        SwitchConfig,
         Temperature,
     )
     from weft.llm.control_vectors import ControlVector, ControlVectors
@@ -94,7 +95,7 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "Pooling", "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime",
            "RopeConfig", "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet",
            "Segment", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
-           "StreamDecoder", "Task", "Temperature", "TensorComparison", "TensorPair",
+           "StreamDecoder", "SwitchConfig", "Task", "Temperature", "TensorComparison", "TensorPair",
            "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers",
            "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs"]  # fmt: skip
 
@@ -118,7 +119,7 @@ _HOMES = {
     "weft.llm.config": (
         "BlockConfig", "CompressionConfig", "DiffusionConfig", "DraftConfig", "HyperConfig",
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
-        "RopeConfig", "RopeScaling", "Temperature",
+        "RopeConfig", "RopeScaling", "SwitchConfig", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values, stacked
-from weft.frontends.hf.vocab import CONTROL, NORMAL, UNUSED, Vocabulary
+from weft.frontends.hf.vocab import CONTROL, NORMAL, UNUSED, Vocabulary, pieces_or_bpe
 
 _WORLD = "rwkv_vocab_v20230424.txt"
 _LONGEST = 4096
@@ -100,7 +101,38 @@ def _keys7(c: Config) -> Pairs:
         yield f"attention.{key}_lora_rank", rank
 
 
+def _qwen_sizes(c: Config, head: int) -> Pairs:
+    """Sizes of models that were Qwen before."""
+    yield "context_length", _LONG
+    yield "embedding_length", c.n_embd
+    yield "block_count", c.n_layer
+    yield "attention.layer_norm_rms_epsilon", float(c["rms_norm_eps"])
+    yield "wkv.head_size", head
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "token_shift_count", 1
+    yield "attention.head_count", 0
+    yield "general.file_type", None
+
+
+def _keys6_qwen(c: Config) -> Pairs:
+    wide = c.n_embd >= 4096
+    yield from _qwen_sizes(c, c.n_embd // c.n_head)
+    yield "time_mix_extra_dim", c.get("lora_rank_tokenshift", 64 if wide else 32)
+    yield "time_decay_extra_dim", c.get("lora_rank_decay", 128 if wide else 64)
+    yield "attention.head_count_kv", c.n_head_kv
+
+
+def _keys7_qwen(c: Config) -> Pairs:
+    if c.get("wkv_version", 7) != 7:
+        raise c.bad("wkv_version", f"is {c['wkv_version']}, and must be 7 here")
+    yield from _qwen_sizes(c, c["head_size"])
+    gate = 128 if c.get("wkv_has_gate", True) else 0
+    for key, rank in (("decay", 64), ("iclr", 64), ("value_residual_mix", 32), ("gate", gate)):
+        yield f"attention.{key}_lora_rank", rank
+
+
 _OUTER = {
+    "model.embed_tokens": "token_embd",
     "rwkv.embeddings": "token_embd", "model.embeddings": "token_embd", "rwkv.ln_out": "output_norm",
     "model.norm": "output_norm", "model.ln_out": "output_norm", "head": "output",
     "lm_head": "output", "model.pre_ln": "token_embd_norm",
@@ -115,7 +147,9 @@ _NAMES = {
     **{f"attention.{name}": f"time_mix_{name}"
        for name in ("key", "value", "receptance", "output", "k_k", "k_a", "r_k")},
     **{f"attention.{name}_proj": f"time_mix_{full}" for name, full in (
-        ("k", "key"), ("v", "value"), ("r", "receptance"), ("o", "output"))},
+        ("k", "key"), ("v", "value"), ("r", "receptance"), ("q", "receptance"), ("o", "output"))},
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    **{f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
     **{f"attention.{part}{i}": f"time_mix_{part}{i}" for part in "wavg" for i in "012"},
     "feed_forward.time_maa_k": "channel_mix_lerp_k", "feed_forward.x_k": "channel_mix_lerp_k",
     "feed_forward.time_maa_r": "channel_mix_lerp_r",
@@ -140,6 +174,7 @@ def _split(c: Config, name: str) -> tuple[str, str]:
 def _join(c: Config, tensors: Named) -> Named:
     """The weights of mixtures with the token before are one tensor in files."""
     letters = "wkvrg" if any(kind in c.cls for kind in ("Rwkv6", "RWKV6")) else "rwkvag"
+    letters = letters if c.get("wkv_has_gate", True) else letters[:-1]
     start = "time_maa_" if letters == "wkvrg" else "x_"
     waiting: dict[str, dict[str, Values]] = {}
     for name, values in tensors:
@@ -186,7 +221,14 @@ def _change(c: Config, name: str, values: Values) -> Named:
         values = values.reshaped(values.size)
     elif new == "time_mix_w2.weight" and len(values.shape) == 3:
         n, rank, width = values.shape
-        values = values.through(lambda x: x.transpose(0, 2, 1), (n, width, rank))
+        order = _order(c)
+        values = values.through(lambda x: x[order].transpose(0, 2, 1), (n, width, rank))
+    elif new == "time_mix_w1.weight" and "RWKV6Qwen2" in c.cls:
+        width, n = values.shape
+        order = _order(c)
+        values = values.through(
+            lambda x: x.T.reshape(5, n // 5, width)[order].reshape(n, width), (n, width)
+        )
     elif _TURNED.search(new) and not lora:
         values = values.through(lambda x: x.T, values.shape[::-1])
     every = c.get("rescale_every", 0)
@@ -198,10 +240,19 @@ def _change(c: Config, name: str, values: Values) -> Named:
         yield f"=blk.0.{new.replace('time_mix_a', 'time_mix_v')}", values
 
 
+def _order(c: Config) -> list[int]:
+    """The places of decay, keys, values, receptance and gate in the narrow matrices."""
+    return [3, 1, 2, 0, 4] if "RWKV6Qwen2" in c.cls else [0, 1, 2, 3, 4]
+
+
 _FAMILY = Family("rwkv6", common=_keys6, join=_join, change=_change, vocab=_vocab, activation="")
 
 FAMILIES = {
     "rwkv6": _FAMILY,
+    "rwkv6qwen2": replace(
+        _FAMILY, arch="rwkv6qwen2", common=_keys6_qwen, vocab=pieces_or_bpe,
+    ),
+    "arwkv7": replace(_FAMILY, arch="arwkv7", common=_keys7_qwen, vocab=pieces_or_bpe),
     "rwkv7": Family(
         "rwkv7", common=_keys7, join=_join, change=_change, vocab=_vocab, activation="",
     ),
