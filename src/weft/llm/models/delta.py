@@ -260,15 +260,17 @@ class DeltaOrLatent(LatentAttention):
         kernel, together = (G.concat(G.concat(a, b, dim), c, dim) for dim, (a, b, c) in
                             ((1, kernels), (0, inputs)))  # fmt: skip
         qkv = G.silu(convolve(step, il, together, kernel))  # [3 n, n_tokens]
+        qkv = qkv.named(f"conv_output_silu-{il}")
         size = qkv.dtype.bytes
         q, k, v = (
             G.cont(G.view_3d(qkv, d, n_head, n_tokens, d * size, qkv.nb[1], i * n * size))
             for i in range(3)
         )
         rate = G.add(self.through(layer, "f", x), layer["ssm_dt.bias"])
-        g = self.decays(step, layer, G.reshape(rate, d, n_head, n_tokens))
-        beta = G.sigmoid(linear(layer, "ssm_beta", x))
-        y = delta_rule(step, il, unit(q), unit(k), v, g, beta)  # [d, n_head, n_tokens]
+        g = self.decays(step, layer, G.reshape(rate, d, n_head, n_tokens)).named(f"kda_g1-{il}")
+        beta = G.sigmoid(linear(layer, "ssm_beta", x)).named(f"kda_beta-{il}")
+        q, k = (unit(t).named(f"kda_{part}-{il}") for part, t in (("q", q), ("k", k)))
+        y = delta_rule(step, il, q, k, v, g, beta)  # [d, n_head, n_tokens]
         y = G.reshape(RMS(step.config, layer, "ssm_norm", y), n, n_tokens)
         return linear(layer, "attn_output", G.mul(y, G.sigmoid(self.through(layer, "g", x))))
 
@@ -378,15 +380,19 @@ class GatedDeltaOrLatent(DeltaOrLatent):
         return G.mul(y, G.sigmoid(linear(w, "attn_gate", x)))
 
 
-def bent(limits: tuple[float, ...]) -> Callable[..., Tensor]:
+def bent(limits: tuple[float, ...], il: int) -> Callable[..., Tensor]:
     """Kimi K3's activation of gate and up, with a second limit of 0 without the one of up."""
+
+    def soft(x: Tensor, limit: float, name: str) -> Tensor:
+        x = G.tanh(G.scale(x, 1.0 / limit).named(f"ffn_{name}_scaled-{il}"))
+        return G.scale(x.named(f"ffn_{name}_tanh-{il}"), limit).named(f"ffn_{name}_soft-{il}")
 
     def act(gate: Tensor, up: Tensor | None = None) -> Tensor:
         gate, up = halves(gate, up)
-        y = G.mul(G.scale(G.tanh(G.scale(gate, 1.0 / limits[0])), limits[0]), G.sigmoid(gate))
+        y = G.mul(soft(gate, limits[0], "gate"), G.sigmoid(gate)).named(f"ffn_situ_gate-{il}")
         if limits[1] > 0.0:
-            up = G.scale(G.tanh(G.scale(up, 1.0 / limits[1])), limits[1])
-        return G.mul(y, up)
+            up = soft(up, limits[1], "up")
+        return G.mul(y, up).named(f"ffn_situ-{il}")
 
     return act
 
@@ -395,7 +401,7 @@ class BentExperts(Experts):
     """Experts and dense layers with Kimi K3's activation."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        act = bent(step.config.activation[il])
+        act = bent(step.config.activation[il], il)
         same = Experts(Gated(act), self.shared, balanced=self.balanced, act=act, shared_act=act,
                        latent=self.latent)  # fmt: skip
         return same(step, w, il, x)
@@ -418,7 +424,7 @@ class KeptStreams(Architecture):
         c, x, kept = step.config, self.embed(step, w), None
         for il in range(c.n_layer):
             layer = w.layer(il)
-            y = self.normed(step, layer, "attn_norm", mixed(step, layer, "attn", x, kept))
+            y = self.normed(step, layer, "attn_norm", mixed(step, layer, f"attn-{il}", x, kept))
             starts = c.residual_span > 0 and il % c.residual_span == 0
             if starts:
                 kept = _with_stream(kept, x)
@@ -427,7 +433,7 @@ class KeptStreams(Architecture):
             if kept is not None:
                 kept = _last_streams(step, il, kept)
             x = (y if starts else G.add(x, y)).named(f"ffn_inp-{il}")
-            y = self.normed(step, layer, "ffn_norm", mixed(step, layer, "ffn", x, kept))
+            y = self.normed(step, layer, "ffn_norm", mixed(step, layer, f"ffn-{il}", x, kept))
             x = common.steered(step, il, G.add(x, self.feed_forward(step, w, il, y)))
         return self.logits(step, w, mixed(step, w, "output", x, kept))
 
@@ -447,18 +453,26 @@ def _last_streams(step: Step, il: int, kept: Tensor) -> Tensor:
 
 def mixed(step: Step, w: Weights, name: str, x: Tensor, kept: Tensor | None) -> Tensor:
     """The mean of the streams `kept` [n_embd, n_streams, n_tokens] and x [n_embd, n_tokens] that
-    the scores of `name` weigh; x itself if there are none."""
+    the scores of `name` weigh, a part of a layer such as "attn-3"; x itself if there are none."""
     if kept is None:
         return x
     n, n_tokens = kept.ne[1:3]
-    gains, eps = w[f"{name}_res_score.weight"], step.config.rms_eps
-    scores = [G.sum_rows(G.mul(G.rms_norm(t, eps), gains)) for t in (kept, x)]
-    shares = G.soft_max(G.concat(G.reshape(scores[0], n, n_tokens), scores[1], 0))
+    part, layer, il = name.partition("-")
+    end, eps = layer + il, step.config.rms_eps
+    gains = w[f"{part}_res_score.weight"]
+    scores = [
+        G.sum_rows(G.mul(G.rms_norm(t, eps), gains)).named(f"{part}_res_scores{end}")
+        for t in (kept, x)
+    ]
+    both = G.concat(G.reshape(scores[0], n, n_tokens), scores[1], 0)
+    shares = G.soft_max(both.named(f"{part}_res_both{end}")).named(f"res_probs{end}")
     assert isinstance(n, int)
     row, size = shares.nb[1], shares.dtype.bytes
     of_kept = G.cont(G.view_2d(shares, n, n_tokens, row, 0))
     of_x = G.cont(G.view_2d(shares, 1, n_tokens, row, n * size))
-    return G.add(G.dsv4_hc_pre(kept, of_kept), G.mul(x, of_x))
+    y = G.dsv4_hc_pre(kept, of_kept).named(f"{part}_res_kept{end}")
+    own = G.mul(x, of_x).named(f"{part}_res_own{end}")
+    return G.add(y, own).named(f"{part}_res{end}")
 
 
 ARCHITECTURES = {

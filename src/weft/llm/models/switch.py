@@ -72,16 +72,18 @@ def switch_of(c: ModelConfig) -> SwitchConfig:
     return c.switch
 
 
-def switched(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
+def switched(w: Weights, il: int, name: str, x: Tensor, ids: Tensor) -> Tensor:
     """The product of the matrix `name` with x [n_in, n_tokens], and of the adapters `ids` i32 [1,
     n_tokens]."""
-    return G.add(linear(w, name, x), delta(w, name, x, ids))
+    y = G.add(linear(w, name, x), delta(w, il, name, x, ids))
+    return y.named(f"{name}_switched-{il}")
 
 
-def delta(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
+def delta(w: Weights, il: int, name: str, x: Tensor, ids: Tensor) -> Tensor:
     """The products of adapters with x [n_in, n_tokens]."""
     narrow = G.mul_mat_id(w[f"{name}.lora_a"], G.reshape(x, x.ne[0], 1, x.ne[1]), ids)
-    y = G.mul_mat_id(w[f"{name}.lora_b"], narrow, ids)
+    narrow = narrow.named(f"{name}_narrow-{il}")
+    y = G.mul_mat_id(w[f"{name}.lora_b"], narrow, ids).named(f"{name}_delta-{il}")
     return G.reshape(y, y.ne[0], x.ne[1])
 
 
@@ -127,8 +129,9 @@ class Switch(Granite):
                 x, y, ids = (common.wanted(step, t) for t in (x, y, ids))
             x = G.add(x, scaled(step, y)).named(f"ffn_inp-{il}")
             y = self.normed(step, layer, "ffn_norm", x)
-            gate, up = (switched(layer, f"ffn_{name}", y, ids) for name in ("gate", "up"))
-            y = switched(layer, "ffn_down", G.swiglu(gate, up), ids)
+            gate, up = (switched(layer, il, f"ffn_{name}", y, ids) for name in ("gate", "up"))
+            y = G.swiglu(gate, up).named(f"ffn_swiglu-{il}")
+            y = switched(layer, il, "ffn_down", y, ids)
             x = common.steered(step, il, G.add(x, scaled(step, y)))
         return self.logits(step, w, x)
 
@@ -140,16 +143,17 @@ class Switch(Granite):
         ids = G.reshape(G.cast(step.tokens, "f32"), 1, n_tokens)
         # for each adapter, 1 in tokens that name it and 0 in others
         away = G.sub(G.repeat(ids, (n, n_tokens, 1, 1)), G.constant([float(t) for t in s.tokens]))
-        named = G.scale(G.clamp(G.sqr(away), 0.0, 1.0), -1.0, 1.0)
+        away = G.clamp(G.sqr(away), 0.0, 1.0).named("adapters_away")
+        named = G.scale(away, -1.0, 1.0).named("adapters_named")
 
         def summed(factors: list[float]) -> Tensor:
             return G.sum_rows(G.mul(named, G.constant(factors)))  # [1, n_tokens]
 
         others = [float(b - a) for a, b in zip(s.tokens, s.substitutes, strict=True)]
         tokens = G.reshape(G.cast(G.add(ids, summed(others)), "i32"), n_tokens)
-        key = G.scale(summed([1.0] * n), 2.0 * s.gain, -s.gain)
-        value = summed([float(i + 1) for i in range(n)])
-        query = G.fill(key, 1.0 / c.kq_scale)
+        key = G.scale(summed([1.0] * n), 2.0 * s.gain, -s.gain).named("router_k")
+        value = summed([float(i + 1) for i in range(n)]).named("router_v")
+        query = G.fill(key, 1.0 / c.kq_scale).named("router_q")
         q, k, v = (
             G.pad(G.reshape(t, 1, 1, n_tokens), (0, 0, 0, 0), (width - 1, 0, 0, 0))
             for t, width in ((query, d), (key, d), (value, c.d_v(il)))
@@ -157,19 +161,19 @@ class Switch(Granite):
         y = common.attention(step, il, q, k, v)
         mean = G.cont(G.view_2d(y, 1, n_tokens, y.nb[1], 0))
         number = G.floor(G.scale(G.clamp(mean, 0.0, float(n)), 1.0, 0.5))
-        return tokens, G.cast(number, "i32")
+        return tokens, G.cast(number, "i32").named("adapter_ids")
 
     def attend(self, step: Step, w: Weights, il: int, x: Tensor, ids: Tensor) -> Tensor:
         """Attention in layer `il`."""
         layer, n_tokens = w.layer(il), x.ne[1]
         parts = []
         for part, both in zip("qkv", common.qkv(step, layer, il, x), strict=True):
-            more = G.reshape(delta(layer, f"attn_{part}", x, ids), *both.ne[:2], n_tokens)
-            parts.append(G.add(G.cont(both), more))
+            more = G.reshape(delta(layer, il, f"attn_{part}", x, ids), *both.ne[:2], n_tokens)
+            parts.append(G.add(G.cont(both), more).named(f"{part.upper()}cur-{il}"))
         q, k, v = parts
         q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
         y = common.attention(step, il, q, k, v)
-        return switched(layer, "attn_output", y, ids)
+        return switched(layer, il, "attn_output", y, ids)
 
 
 ARCHITECTURES = {"graniteswitch": Switch(RopeMode.NORMAL, configure)}
