@@ -141,6 +141,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "layer_types": ["sliding_attention", "compressed_sparse_attention",
                         "heavily_compressed_attention"],
         "rope_parameters": YARN}, "qwen2"),
+    "dots3note": ("Dots3NoteText", SHAPE | LATENT | INDEXER | {
+        "num_hidden_layers": 3, "sliding_window": 6, "layer_types": [
+            "indexed_attention", "sliding_attention", "indexed_attention"],
+        "swa_num_attention_heads": 2, "swa_num_key_value_heads": 2, "swa_kv_lora_rank": 12,
+        "swa_q_lora_rank": 12, "swa_head_dim": 20, "swa_qk_nope_head_dim": 12,
+        "swa_v_head_dim": 6, "head_dim": 16, "moe_shared_expert_intermediate_size": 20,
+        "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "n_group": 2,
+        "routed_scaling_factor": 1.5, "rope_theta": 1e4, "swa_rope_theta": 100.0}, "qwen2"),
     "glm dsa": ("GlmMoeDsa", SHAPE | LATENT | INDEXER | {
         "n_group": 1, "mlp_layer_types": ["dense", "sparse"]}, "qwen2"),
     "glm5-next": ("Glm5Next", SHAPE | LATENT | INDEXER | {
@@ -214,6 +222,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
             "rope_type": "dynamic", "alpha": 3.0, "factor": 1.0, "mrope_section": [1, 1, 1, 1]}},
         "gpt2"),
     "hunyuan": ("HunYuanDenseV1", SHAPE | {"head_dim": 16}, "gpt2"),
+    "hunyuan stretched": ("HunYuanDenseV1", SHAPE | {
+        "head_dim": 16, "rope_parameters": PLAIN | {
+            "rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}}, "gpt2"),
     "hunyuan moe": ("HunYuanMoEV1", SHAPE | {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
                     "gpt2"),
     "granite windows": ("GraniteSWA", SHAPE | WINDOWS | {

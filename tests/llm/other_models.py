@@ -162,6 +162,25 @@ OTHERS |= {
             "expert_gating_func": 2,
         },
     ),
+    "kimi k3": (
+        "kimi-k3",
+        MLA
+        | EXPERTS
+        | {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([0, 1, 0], np.int32),
+            "ssm.conv_kernel": 3,
+            "kda.head_dim": 5,
+            "kda.gate_lower_bound": -0.2,
+            "expert_gating_func": 2,
+            "expert_latent_length": 6,
+            "expert_shared_count": 1,
+            "leading_dense_block_count": 1,
+            "activation.situ_beta": 0.9,
+            "activation.situ_linear_beta": 0.7,
+            "attn_res.block_size": 2,
+        },
+    ),
     "ling3": (
         "bailingmoe3",
         MLA

@@ -17,7 +17,7 @@ __all__ = ["NAMES", "alone", "write_lasting"]
 
 USUAL = ("mamba", "lfm2", "qwen35", "kimi", "rwkv7")
 RARE = ("mamba2", "qwen3next", "granitehybrid", "falcon-h1", "rwkv6", "ling3", "minimax-01",
-        "glm5-next", "qwen4exp")  # fmt: skip
+        "glm5-next", "qwen4exp", "kimi k3")  # fmt: skip
 NAMES = [*USUAL, *(pytest.param(name, marks=pytest.mark.part("models")) for name in RARE)]
 """A model of each kind of state, and others of these kinds in the part models."""
 

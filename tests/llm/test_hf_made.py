@@ -187,6 +187,16 @@ CASES: list[Case] = [
       "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_gate": "mlp.c_fc2",
       "ffn_down": "mlp.c_proj"}, jais,
      {"token_embd": "transformer.wte", "output_norm": "transformer.ln_f", "output": "lm_head"}),
+    ("QWenLMHeadModel", "qwen", {
+        "feed_forward_length": 48, "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.head_count_kv": 4},
+     {"intermediate_size": 48, "layer_norm_epsilon": 1e-6, "kv_channels": 4, "head_dim": None,
+      "rms_norm_eps": None, "rope_theta": None, "rotary_emb_base": 1000.0, "seq_length": 64,
+      "num_key_value_heads": None, "use_dynamic_ntk": True, "use_logn_attn": True},
+     {"attn_norm": "ln_1", "ffn_norm": "ln_2", "attn_qkv": "attn.c_attn",
+      "attn_qkv.bias": "attn.c_attn.bias", "attn_output": "attn.c_proj", "ffn_up": "mlp.w1",
+      "ffn_gate": "mlp.w2", "ffn_down": "mlp.c_proj"}, same,
+     {"token_embd": "transformer.wte", "output_norm": "transformer.ln_f", "output": "lm_head"}),
     ("PlamoForCausalLM", "plamo", {}, {"n_shared_head": 2},
      LLAMA | {"attn_norm": "norm"}, plamo, OUTER),
     ("Plamo3ForCausalLM", "plamo3", {
@@ -220,6 +230,7 @@ TOKENIZERS = {"PlamoForCausalLM": "model", "ArcticForCausalLM": "model"}
 ROOTS = {
     "TalkieForCausalLM": "model.blocks",
     "JAISLMHeadModel": "transformer.h",
+    "QWenLMHeadModel": "transformer.h",
     "OpenELMForCausalLM": "transformer.layers",
     "PlamoForCausalLM": "model.layers.layers",
     "Plamo2ForCausalLM": "model.layers.layers",

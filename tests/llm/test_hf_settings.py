@@ -375,3 +375,34 @@ def test_deepseek_ocr_as_it_is_published(tmp_path: Path) -> None:
     assert file.get_int("deepseek2-ocr.rope.dimension_count") == 0
     assert "m['content']" in file.get_str("tokenizer.chat_template")
     np.testing.assert_array_equal(folders.logits(tmp_path), want)
+
+
+def test_dots3note_as_it_is_published(tmp_path: Path) -> None:
+    """Sizes of layers with a window are keys of their own, and norms are scaled where config.json
+    says so; what files have no place for is refused."""
+    folders.make_folder("dots3note", tmp_path)
+    want = folders.logits(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    sizes = {name: config[name] for name in ("q_lora_rank", "qk_rope_head_dim")}
+    sizes |= config.pop("per_layer_config")["1"]
+    rope = config.pop("rope_parameters")
+    gone = ("mlp_layer_types", "sliding_window", "shared_experts_intermediate_size")
+    config = {key: value for key, value in config.items() if key not in gone}
+    config |= {f"swa_{name}": value for name, value in sizes.items()} | {
+        "architectures": ["Dots3NoteForConditionalGeneration"], "apply_mla_qkv_lora_rescale": True,
+        "rope_theta": rope["indexed_attention"]["rope_theta"], "sliding_window_size": 6,
+        "swa_rope_theta": rope["sliding_attention"]["rope_theta"], "first_k_dense_replace": 1,
+        "moe_shared_expert_intermediate_size": 20, "scoring_func": "sigmoid",
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    }  # fmt: skip
+    path.write_text(json.dumps(config))
+    np.testing.assert_array_equal(folders.logits(tmp_path), want)
+    path.write_text(json.dumps(config | {"apply_mla_qkv_lora_rescale": False}))
+    assert np.abs(folders.logits(tmp_path) - want).max() > 0.1
+    wrong = {"use_dsa": False, "swa_attention_gate_type": "none", "swa_q_lora_rank": 8,
+             "layer_types": ["full_attention"] * 3}  # fmt: skip
+    for key, value in wrong.items():
+        path.write_text(json.dumps(config | {key: value}))
+        with pytest.raises(FormatError, match=key.removeprefix("swa_q_")):
+            open_model(tmp_path)

@@ -71,7 +71,8 @@ def test_every_tensor_of_a_file_is_used(tiny: Tiny) -> None:
     if tiny[0] == "cogvlm":  # rows of images have matrices of their own
         graphs.append(model.build(KVCache(model.config, 8), n_ubatch=4, n_outputs=4, rows_in=True))
     used = {leaf.name for graph in graphs for leaf in graph.leaves}
-    assert set(model.weights) - used == set()
+    first = {"blk.0.attn_res_score.weight"}  # Kimi K3: nothing was kept in front of layer 0
+    assert set(model.weights) - used - first == set()
 
 
 # -- what is special about a family ----------------------------------------------------------------

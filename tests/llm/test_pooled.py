@@ -267,7 +267,7 @@ def test_layers_that_draft_are_refused(tmp_path: Path) -> None:
     extra = {"blk.4.nextn.eh_proj.weight": np.zeros((16, 32), np.float32)}
     model = Model.open(write_model(tmp_path / "m.gguf", meta, tensors_of(file) | extra))
     with pytest.raises(FormatError, match="several streams"):
-        model.next_layer()
+        model.next_layers()
 
 
 GLM5: dict[str, Any] = {

@@ -97,3 +97,62 @@ def test_wrong_files(folder: Path, tmp_path: Path) -> None:
     write_ranks(tmp_path, [*TOKENS, b"a" * (1 + isqrt(bounds.RANK_UNITS))])
     with pytest.raises(FormatError, match="too long"):
         convert_folder(tmp_path, tmp_path / "m.gguf")
+
+
+def test_qwen(folder: Path, tmp_path: Path) -> None:
+    """Special tokens stand behind the ranks, and a context beyond the trained one is refused."""
+    from weft.frontends.models import open_model
+
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    write_ranks(tmp_path)
+    (tmp_path / "tiktoken.model").rename(tmp_path / "qwen.tiktoken")
+    config = {
+        "architectures": ["QWenLMHeadModel"], "hidden_size": 32, "num_attention_heads": 4,
+        "num_hidden_layers": 1, "intermediate_size": 48, "layer_norm_epsilon": 1e-6,
+        "vocab_size": len(TOKENS) + 5, "max_position_embeddings": 128, "seq_length": 64,
+        "use_dynamic_ntk": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "model.safetensors"
+    path.unlink()
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file({"transformer.ln_f.weight": np.ones(32, np.float32)}, path)
+    meta, n = open_model(tmp_path).metadata, len(TOKENS)
+    assert meta["tokenizer.ggml.pre"] == "qwen2" and meta["qwen.context_length"] == 64
+    assert list(meta["tokenizer.ggml.tokens"][n:]) == [
+        "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|extra_0|>", "<|extra_1|>",
+    ]  # fmt: skip
+    for kind in ("bos", "eos", "unknown"):
+        assert meta[f"tokenizer.ggml.{kind}_token_id"] == n
+    got = Tokenizer.from_gguf(open_model(tmp_path)).encode("the", add_special=False)
+    assert got == by_rank(b"the")
+
+
+def test_hunyuan(tmp_path: Path) -> None:
+    """Special tokens end at the size of the vocabulary, and a text begins with <|bos|>."""
+    from weft.frontends.models import open_model
+
+    folders.make_folder("hunyuan moe", tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    write_ranks(tmp_path, ONES)
+    (tmp_path / "tiktoken.model").rename(tmp_path / "hy.tiktoken")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    config |= {"bos_token_id": 1, "rope_theta": 1e4, "max_position_embeddings": 1 << 15,
+               "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}  # fmt: skip
+    path.write_text(json.dumps(config | {"vocab_size": 400}))
+    meta = open_model(tmp_path).metadata
+    assert meta["tokenizer.ggml.pre"] == "hunyuan"
+    tokens = list(meta["tokenizer.ggml.tokens"])
+    assert tokens[256:260] == ["<|endoftext|>", "<|startoftext|>", "<|bos|>", "<|eos|>"]
+    assert meta["tokenizer.ggml.bos_token_id"] == 258
+    assert meta["hunyuan-moe.context_length"] == 1 << 18
+    d = config["head_dim"]
+    assert meta["hunyuan-moe.rope.freq_base"] == pytest.approx(1e4 * 1000 ** (d / (d - 2)))
+    assert "hunyuan-moe.rope.scaling.dynamic" not in meta
+    path.write_text(json.dumps(config | {"vocab_size": 500}))
+    tokens = list(open_model(tmp_path).metadata["tokenizer.ggml.tokens"])
+    assert tokens[289] == "[PAD289]" and tokens[290] == "<|endoftext|>"
+    assert tokens[-1] == "<|extra_204|>"

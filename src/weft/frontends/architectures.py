@@ -39,12 +39,17 @@ FILES = {
         "kimi-linear": "KimiLinearForCausalLM KimiLinearModel",
         "bailingmoe3": "BailingMoeV3ForCausalLM BailingHybridForCausalLM "
         "BailingMoeV3VLForConditionalGeneration",
+        "kimi-k3": "KimiK3ForConditionalGeneration KimiK3ForCausalLM",
     },
     "diffusion": {
         "dream": "DreamModel",
         "llada": "LLaDAModelLM",
         "llada-moe": "LLaDAMoEModel LLaDAMoEModelLM",
         "rnd1": "RND1",
+    },
+    "dots3": {
+        "dots3note": "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration "
+        "Dots3NoteTextForCausalLM",
     },
     "drafters": {
         "eagle3": "LlamaForCausalLMEagle3 Eagle3LlamaForCausalLM Eagle3Speculator Eagle3DraftModel",
@@ -112,8 +117,8 @@ FILES = {
     "llama": {
         "baichuan": "BaichuanForCausalLM BaiChuanForCausalLM",
         "internlm2": "InternLM2ForCausalLM",
-        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel IQuestCoderForCausalLM "
-        "JanusForConditionalGeneration",
+        "llama": "LlamaForCausalLM LLaMAForCausalLM VLlama3ForCausalLM LlamaModel "
+        "IQuestCoderForCausalLM JanusForConditionalGeneration",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "orion": "OrionForCausalLM",
         "refact": "GPTRefactForCausalLM",
@@ -144,7 +149,7 @@ FILES = {
     "mamba": {
         "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
-        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2": "Lfm2ForCausalLM LFM2ForCausalLM Lfm2VlForConditionalGeneration",
         "lfm2moe": "Lfm2MoeForCausalLM",
     },
     "mixtures": {
@@ -174,7 +179,7 @@ FILES = {
         "MiniMaxM3VLForConditionalGeneration MiniMaxM3VLForCausalLM",
     },
     "qwen": {
-        "qwen": "",
+        "qwen": "QWenLMHeadModel",
         "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM DotsOCRForCausalLM "
         "AudioFlamingo3ForConditionalGeneration",
         "pangu-embedded": "PanguEmbeddedForCausalLM",
@@ -193,7 +198,13 @@ FILES = {
         "internvl": "InternVLForConditionalGeneration",
         "qwen2audio": "Qwen2AudioForConditionalGeneration",
     },
-    "rwkv": {"rwkv6": "", "rwkv6qwen2": "", "rwkv7": "", "arwkv7": ""},
+    "rwkv": {
+        "rwkv6": "Rwkv6ForCausalLM",
+        "rwkv6qwen2": "RWKV6Qwen2ForCausalLM",
+        "rwkv7": "RWKV7ForCausalLM Rwkv7ForCausalLM",
+        "arwkv7": "RwkvHybridForCausalLM",
+    },
+    "switch": {"graniteswitch": "GraniteSwitchForCausalLM"},
     "t5": {
         "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
         "t5encoder": "T5EncoderModel",

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         RecurrentConfig,
         RopeConfig,
         RopeScaling,
+        SwitchConfig,
         Temperature,
     )
     from weft.llm.control_vectors import ControlVector, ControlVectors
@@ -97,7 +98,8 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked", "RecurrentConfig", "Regime",
            "RopeConfig", "RopeScaling", "Sampler", "SamplingParams", "ScaledFiles", "ScaledSet",
            "Segment", "Senses", "Sight", "SoundTower", "Speaker", "Stats", "Step", "Stream",
-           "StreamDecoder", "Task", "Temperature", "TensorComparison", "TensorPair",
+           "StreamDecoder", "SwitchConfig", "Task", "Temperature", "TensorComparison",
+           "TensorPair",
            "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers",
            "Transcriber", "Usage", "Vocab", "compare_layers", "token_logprobs"]  # fmt: skip
 
@@ -123,7 +125,7 @@ _HOMES = {
     "weft.llm.config": (
         "BlockConfig", "CompressionConfig", "DiffusionConfig", "DraftConfig", "HyperConfig",
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "NgramConfig", "Pooling",
-        "RecurrentConfig", "RopeConfig", "RopeScaling", "Temperature",
+        "RecurrentConfig", "RopeConfig", "RopeScaling", "SwitchConfig", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

@@ -120,6 +120,8 @@ class MoeConfig:
     """Layers that have a dense feed-forward layer instead."""
     n_latent: int = 0
     """Width of the experts' inputs and outputs, which are projections; 0: that of the model."""
+    latent_eps: float = 1e-5
+    """The epsilon of the norm of these outputs, if they have one."""
     n_ff_small: int = 0
     """Inner width of the small experts beside the others; 0: there are none."""
     n_sharing: int = 1
@@ -162,6 +164,8 @@ class MlaConfig:
     and values are then applied to queries and outputs."""
     norm_eps: float
     """The epsilon of the norms of the two short vectors."""
+    query_scale: float = 1.0
+    """Factor of queries, where scores have another scale than the model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +388,20 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """Adapters of a model's own, which tokens of the text turn on (Granite Switch)."""
+
+    rank: int
+    """Width of the narrow matrices of an adapter."""
+    gain: float
+    """Score of a token that turns an adapter on; other tokens have its negative."""
+    tokens: tuple[int, ...]
+    """The token that turns on each adapter."""
+    substitutes: tuple[int, ...]
+    """For each of these tokens, the token whose embedding it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The hyper-parameters of a model. Numbers of heads and widths of feed-forward layers may
     differ between layers."""
@@ -409,6 +427,9 @@ class ModelConfig:
     head_dim_window: int = 0
     """Elements of a head in layers with a window, where that differs from other layers; 0: it does
     not."""
+    head_dim_v_window: int = 0
+    """Elements of a value head in layers with a window, where that differs from their keys; 0: it
+    does not."""
     kv_sources: tuple[int, ...] = ()
     """For each layer, the layer whose keys and values it attends to; empty: its own. A layer with
     those of another has no heads in `heads_kv`."""
@@ -425,9 +446,15 @@ class ModelConfig:
     """Width of the low-rank path beside attention; 0: there is none."""
     moe: MoeConfig | None = None
     mla: MlaConfig | None = None
+    mla_window: MlaConfig | None = None
+    """The latent attention of layers with a window, where that differs from other layers."""
     indexer: IndexerConfig | None = None
     compression: CompressionConfig | None = None
     hyper: HyperConfig | None = None
+    switch: SwitchConfig | None = None
+    residual_span: int = 0
+    """Number of layers after which the residual stream starts anew, and its past stays a part of
+    every input (Kimi K3); 0: it goes through all layers."""
     q_rank: int = 0
     """Width of the vector from which queries are projected, where no `mla` says it; 0: they are
     projected from the layer's input."""
@@ -594,7 +621,8 @@ class ModelConfig:
 
     def d_v(self, il: int) -> int:
         """The number of elements of a value head of layer `il`."""
-        return (self.is_windowed(il) and self.head_dim_window) or self.head_dim_v
+        own = self.is_windowed(il) and (self.head_dim_v_window or self.head_dim_window)
+        return own or self.head_dim_v
 
     def n_embd_k(self, il: int = 0) -> int:
         """The number of elements of one cached key of layer `il`, all heads together."""

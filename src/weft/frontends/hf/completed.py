@@ -104,7 +104,7 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
     if base and float(base) != 10000.0 and "rope.freq_base" not in keys:
         yield "rope.freq_base", float(base)
     kind = str(rope.get("rope_type") or "").lower()
-    if kind in ("dynamic", "ntk") and "rope.scaling.alpha" not in keys:
+    if kind in ("dynamic", "ntk") and not rope.get("alpha"):  # with alpha it is another kind
         yield "rope.scaling.dynamic", True
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
         truncates = bool(rope.get("truncate", True))

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import FormatError
 from weft.files import read_json
-from weft.frontends.hf.ranks import tokenizer_of
+from weft.frontends.hf.ranks import hunyuan_tokenizer, kimi_tokenizer, qwen_tokenizer
 from weft.frontends.hf.unconfigured import made_config
 
 MOST_LAYERS = 1 << 12
@@ -201,13 +201,18 @@ class Config(Mapping[str, Any]):
         return value if isinstance(value, dict) else {}
 
     def _ranked(self) -> dict[str, Any]:
-        """The tokenizer.json of Kimi's tiktoken.model; empty if that is not there."""
+        """The tokenizer.json of Kimi's tiktoken.model, Qwen's qwen.tiktoken or Hunyuan's
+        hy.tiktoken; empty if none is there."""
+        for name, make in (("qwen", qwen_tokenizer), ("hy", hunyuan_tokenizer)):
+            path = self.folder / f"{name}.tiktoken"
+            if path.is_file():
+                return make(path, self.count("vocab_size"))
         path = self.folder / "tiktoken.model"
         if not path.is_file():
             return {}
         named = self.json("tokenizer_config.json").get("added_tokens_decoder")
         ids = map(int, named if isinstance(named, dict) else ())
-        return tokenizer_of(path, self.count("vocab_size"), frozenset(ids))
+        return kimi_tokenizer(path, self.count("vocab_size"), frozenset(ids))
 
     def _word_pieces(self) -> dict[str, Any]:
         """The tokenizer.json that transformers makes of a vocab.txt; empty if that is not there."""
@@ -270,6 +275,8 @@ class Config(Mapping[str, Any]):
     def _rope(self) -> Mapping[str, Any]:
         given = self.first("rope_parameters", "rope_scaling")
         rope: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
+        if isinstance(rope.get("indexed_attention"), dict):
+            rope.setdefault("full_attention", rope["indexed_attention"])
         if "full_attention" in rope or "sliding_attention" in rope:
             return rope
         local = self.first(*_LOCAL_THETA)

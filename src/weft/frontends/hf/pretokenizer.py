@@ -101,7 +101,10 @@ _STEPS: dict[tuple[str, ...], str] = {
     ("punctuation", _GPT2, "digits", "[0-9][0-9][0-9]"): "falcon",
     (" ?[^(\\s|[.,!?…。，、।۔،])]+", _BYTES): "bloom",
     ("words and punctuation",): "jina-v2-en",
-    ("Kimi", _BYTES): "kimi-k2",  # ranks.py; the regex stands in the folder's own code
+    # ranks.py; the regexes stand in the folders' own code
+    ("Kimi", _BYTES): "kimi-k2",
+    ("Qwen", _BYTES): "qwen2",
+    ("Hunyuan", _BYTES): "hunyuan",
 }
 """Names, by the steps in which texts are cut."""
 

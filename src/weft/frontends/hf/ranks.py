@@ -1,7 +1,8 @@
 """Vocabularies in the form of tiktoken: on each line the bytes of a token, in base64, and its rank.
 
-Kimi's folders have one, and no tokenizer.json. The merges that such a file implies are found here:
-the two last parts of a token, when the tokens of lower ranks are merged first.
+Folders of Kimi, Qwen 1 and Hunyuan have one, and no tokenizer.json. The merges that such a file
+implies are found here: the two last parts of a token, when the tokens of lower ranks are merged
+first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from weft.errors import FormatError
 
 N_RESERVED = 256
 """The number of ids behind the ranks that Kimi's tokenizer keeps for special tokens."""
+_QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
+"""The special tokens behind the ranks of Qwen's tokenizer."""
+_HUNYUAN = ["<|endoftext|>", "<|startoftext|>", "<|bos|>", "<|eos|>", "<|pad|>", *_QWEN[3:]]
+"""The last tokens of Hunyuan's tokenizer."""
 _SHOWN = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _HIDDEN = [byte for byte in range(256) if byte not in _SHOWN]
 _CHARS = {byte: chr(byte) for byte in _SHOWN} | {b: chr(256 + i) for i, b in enumerate(_HIDDEN)}
@@ -43,12 +48,35 @@ def read_ranks(path: Path) -> dict[bytes, int]:
     return ranks
 
 
-def tokenizer_of(path: Path, n_vocab: int, named: frozenset[int]) -> dict[str, Any]:
+def kimi_tokenizer(path: Path, n_vocab: int, named: frozenset[int]) -> dict[str, Any]:
     """The tokenizer.json of Kimi's folders for the ranks of `path`: reserved ids below `n_vocab`
     that are not `named` get the name that their tokenizer gives them."""
     ranks = read_ranks(path)
-    ordered = sorted(ranks, key=ranks.__getitem__)
     ends = range(len(ranks), min(len(ranks) + N_RESERVED, n_vocab))
+    special = {i: f"<|reserved_token_{i}|>" for i in ends if i not in named}
+    return _tokenizer("Kimi", ranks, special)
+
+
+def hunyuan_tokenizer(path: Path, n_vocab: int) -> dict[str, Any]:
+    """The tokenizer.json of Hunyuan's folders for the ranks of `path`, whose special tokens end at
+    `n_vocab`."""
+    ranks = read_ranks(path)
+    first = max(len(ranks), n_vocab - len(_HUNYUAN))
+    special = {i: text for i, text in enumerate(_HUNYUAN, first) if i < n_vocab}
+    return _tokenizer("Hunyuan", ranks, special)
+
+
+def qwen_tokenizer(path: Path, n_vocab: int) -> dict[str, Any]:
+    """The tokenizer.json of Qwen's first folders for the ranks of `path`, with special tokens below
+    `n_vocab`."""
+    ranks = read_ranks(path)
+    special = {i: text for i, text in enumerate(_QWEN, len(ranks)) if i < n_vocab}
+    return _tokenizer("Qwen", ranks, special)
+
+
+def _tokenizer(kind: str, ranks: dict[bytes, int], special: dict[int, str]) -> dict[str, Any]:
+    """The tokenizer.json of ranks, whose texts are cut in the way that `kind` names."""
+    ordered = sorted(ranks, key=ranks.__getitem__)
     return {
         "model": {
             "type": "BPE",
@@ -61,12 +89,10 @@ def tokenizer_of(path: Path, n_vocab: int, named: frozenset[int]) -> dict[str, A
         },
         "pre_tokenizer": {
             "type": "Sequence",
-            "pretokenizers": [{"type": "Kimi"}, {"type": "ByteLevel", "use_regex": False}],
+            "pretokenizers": [{"type": kind}, {"type": "ByteLevel", "use_regex": False}],
         },
         "added_tokens": [
-            {"id": i, "content": f"<|reserved_token_{i}|>", "special": True}
-            for i in ends
-            if i not in named
+            {"id": i, "content": text, "special": True} for i, text in special.items()
         ],
     }
 

@@ -50,7 +50,7 @@ _OTHERS = {
 }
 """Architectures that are not models of text by themselves, and what they do."""
 
-    *("dots3note", "gptj", "graniteswitch", "kimi-k3"),
+_NOT_YET = ("gptj",)
 """Architectures of files that other programs run and weft does not yet."""
 
 

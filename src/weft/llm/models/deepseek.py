@@ -86,7 +86,7 @@ def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
 
 def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """The projections of latent attention."""
-    mla, n_head = latent(c), c.n_head(il)
+    mla, n_head = latent(c, il), c.n_head(il)
     n_rot = c.rope.n_dims
     d_nope, dv = mla.head_dim_k - n_rot, mla.head_dim_v
     if mla.q_rank:
@@ -105,10 +105,13 @@ def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     yield from linear_rows(f"blk.{il}.attn_output", n_head * dv, c.n_embd)
 
 
-def latent(c: ModelConfig) -> MlaConfig:
-    """The sizes of latent attention, which `configure_latent` has set."""
-    assert c.mla is not None
-    return c.mla
+def latent(c: ModelConfig, il: int | None = None) -> MlaConfig:
+    """The sizes of latent attention, which `configure_latent` has set; layer `il` may have other
+    sizes than layers that see everything."""
+    mla = c.mla_window if il is not None and c.is_windowed(il) else None
+    mla = mla or c.mla
+    assert mla is not None
+    return mla
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class Latents:
 def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     """Projects the input x [n_embd, n_tokens] of attention in layer `il`."""
     c, layer = step.config, w.layer(il)
-    mla, n_rot, n_head = latent(c), c.rope.n_dims, c.n_head(il)
+    mla, n_rot, n_head = latent(c, il), c.rope.n_dims, c.n_head(il)
     d_nope = mla.head_dim_k - n_rot
     query = x
     if mla.q_rank:
@@ -137,8 +140,11 @@ def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     kv, pe = linear(layer, "attn_kv_a_mqa", x), None  # [kv_rank + n_rot, n_tokens]
     if n_rot:
         q_pe = common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope).named(f"q_pe-{il}")
+        q_pe = common.rope(step, w, q_pe, il)
         k_pe = common.heads(kv, n_rot, 1, n_rot, mla.kv_rank).named(f"k_pe-{il}")
-        pe = common.rope(step, w, q_pe, il), common.rope(step, w, k_pe, il)
+        if "attn_k_norm.weight" in layer:
+            k_pe = norm(layer, "attn_k_norm", k_pe, mla.norm_eps)
+        pe = q_pe, common.rope(step, w, k_pe, il)
     short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0).named(f"kv_cmpr-{il}")
     short = norm(layer, "attn_kv_a_norm", short, mla.norm_eps)
     return Latents(query, q_nope, short, pe)
@@ -152,7 +158,7 @@ def absorbed(
     step: Step, w: Weights, il: int, p: Latents, attend: Attend = common.attention
 ) -> Tensor:
     """Computes attention over the latents themselves."""
-    mla, n_tokens = latent(step.config), p.short.ne[1]
+    mla, n_tokens = latent(step.config, il), p.short.ne[1]
     n_head = p.q_nope.ne[1]
     q = G.mul_mat(w["attn_k_b.weight"], G.permute(p.q_nope, 0, 2, 1, 3))
     q = G.cont(G.permute(q, 0, 2, 1, 3))
@@ -160,6 +166,7 @@ def absorbed(
     if p.pe is not None:
         q = G.concat(q, p.pe[0], 0)  # [kv_rank + n_rot, n_head, n_tokens]
         k = G.concat(v, p.pe[1], 0).named(f"Kcur-{il}")
+    q = G.scale(q, mla.query_scale) if mla.query_scale != 1.0 else q
     y = attend(step, il, common.sharpened(step, q.named(f"Qcur-{il}"), il), k, v)
     y = G.permute(G.reshape(y, mla.kv_rank, n_head, n_tokens), 0, 2, 1, 3)
     y = G.mul_mat(w["attn_v_b.weight"], y)  # [head_dim_v, n_tokens, n_head]
@@ -265,7 +272,8 @@ def configure_sparse(c: ModelConfig, keys: Keys, *, halves: bool) -> ModelConfig
         halves,
         tuple(own) if any(own) else (True,) * c.n_layer,
     )
-    if not indexer.layers[0] or not c.rope.n_dims <= indexer.head_dim <= latent(c).kv_rank:
+    first = indexer.layers[0] or c.is_windowed(0)
+    if not first or not c.rope.n_dims <= indexer.head_dim <= latent(c).kv_rank:
         raise keys.bad("attention.indexer.key_length", indexer.head_dim, "at most kv_lora_rank")
     head_dim_v = c.head_dim_v + indexer.head_dim
     return replace(c, indexer=indexer, head_dim_v=head_dim_v, norm_eps=1e-6)

@@ -22,11 +22,11 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.models.architecture import Architecture
+from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear
-from weft.llm.models.deepseek import LatentAttention, configure_latent
-from weft.llm.models.experts import Experts, LimitedHalves, halves_limits
-from weft.llm.models.parts import EACH_HEAD, RMS, Attention, gate_heads, linear_rows
+from weft.llm.models.deepseek import LatentAttention, configure_latent, latent
+from weft.llm.models.experts import Experts, LimitedHalves, halves, halves_limits
+from weft.llm.models.parts import EACH_HEAD, RMS, Attention, Gated, gate_heads, linear_rows
 from weft.llm.models.step import Step, beside, convolve, delta_rule, recurs, require_recurrent, unit
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -239,16 +239,24 @@ class DeltaOrLatent(LatentAttention):
             yield from linear_rows(f"{b}.attn_{part}", c.n_embd, n)
             yield need(f"{b}.ssm_conv1d_{part}.weight", r.d_conv, 1, n)
         for part in "fg":
-            if self.narrow:
-                yield from linear_rows(f"{b}.ssm_{part}_a", c.n_embd, d)
-                yield from linear_rows(f"{b}.ssm_{part}_b", d, n)
-            else:
-                yield from linear_rows(f"{b}.ssm_{part}_a", c.n_embd, n)
+            yield from self.through_rows(c, il, part)
         yield from linear_rows(f"{b}.ssm_beta", c.n_embd, r.n_head)
         yield need(f"{b}.ssm_dt.bias", n)
-        yield need(f"{b}.ssm_a", 1, r.n_head)
+        yield self.decay_row(il, r.n_head)
         yield need(f"{b}.ssm_norm.weight", d)
         yield from linear_rows(f"{b}.attn_output", n, c.n_embd)
+
+    def through_rows(self, c: ModelConfig, il: int, part: str) -> Iterator[Row]:
+        """The matrices of decays ("f") or gates ("g")."""
+        r, b = require_recurrent(c), f"blk.{il}.ssm_{part}"
+        d, n = r.head_dim, r.d_inner
+        yield from linear_rows(f"{b}_a", c.n_embd, d if self.narrow else n)
+        if self.narrow:
+            yield from linear_rows(f"{b}_b", d, n)
+
+    def decay_row(self, il: int, n_head: int) -> Row:
+        """The factors of decays."""
+        return need(f"blk.{il}.ssm_a", 1, n_head)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         if not recurs(step.config, il):
@@ -260,23 +268,26 @@ class DeltaOrLatent(LatentAttention):
         kernel, together = (G.concat(G.concat(a, b, dim), c, dim) for dim, (a, b, c) in
                             ((1, kernels), (0, inputs)))  # fmt: skip
         qkv = G.silu(convolve(step, il, together, kernel))  # [3 n, n_tokens]
+        qkv = qkv.named(f"conv_output_silu-{il}")
         size = qkv.dtype.bytes
         q, k, v = (
             G.cont(G.view_3d(qkv, d, n_head, n_tokens, d * size, qkv.nb[1], i * n * size))
             for i in range(3)
         )
-        rate = G.add(self._through(layer, "f", x), layer["ssm_dt.bias"])
-        g = self.decays(step, layer, G.reshape(rate, d, n_head, n_tokens))
-        beta = G.sigmoid(linear(layer, "ssm_beta", x))
-        y = delta_rule(step, il, unit(q), unit(k), v, g, beta)  # [d, n_head, n_tokens]
+        rate = G.add(self.through(layer, "f", x), layer["ssm_dt.bias"])
+        g = self.decays(step, layer, G.reshape(rate, d, n_head, n_tokens)).named(f"kda_g1-{il}")
+        beta = G.sigmoid(linear(layer, "ssm_beta", x)).named(f"kda_beta-{il}")
+        q, k = (unit(t).named(f"kda_{part}-{il}") for part, t in (("q", q), ("k", k)))
+        y = delta_rule(step, il, q, k, v, g, beta)  # [d, n_head, n_tokens]
         y = G.reshape(RMS(step.config, layer, "ssm_norm", y), n, n_tokens)
-        return linear(layer, "attn_output", G.mul(y, G.sigmoid(self._through(layer, "g", x))))
+        return linear(layer, "attn_output", G.mul(y, G.sigmoid(self.through(layer, "g", x))))
 
     def decays(self, step: Step, w: Weights, rate: Tensor) -> Tensor:
         """The logarithms of decays, from their rates [d, n_head, n_tokens]."""
         return G.mul(G.softplus(rate), w["ssm_a"])
 
-    def _through(self, w: Weights, part: str, x: Tensor) -> Tensor:
+    def through(self, w: Weights, part: str, x: Tensor) -> Tensor:
+        """The inputs of decays ("f") or gates ("g"), [d_inner, n_tokens]."""
         y = linear(w, f"ssm_{part}_a", x)
         return linear(w, f"ssm_{part}_b", y) if self.narrow else y
 
@@ -313,6 +324,165 @@ class BoundedDelta(DeltaOrLatent):
         return gate_heads(y, G.sigmoid(linear(w, "attn_gate", x)))
 
 
+# Kimi K3 (Moonshot, 2026): Kimi Linear with a gate of every element behind latent attention, decays
+# as in Ling 3.0, experts whose input is a projection, and another activation:
+#
+#     act(gate, up) = b tanh(gate / b) sigmoid(gate) c tanh(up / c)
+#
+# Every `residual_span` layers the residual stream is kept as it is, and starts anew with the
+# output of attention. What halves of blocks read is a mean of the streams that were kept and
+# the current one, with weights that a score of each normed stream gives through a softmax.
+
+
+def configure_k3(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the sizes of both kinds of layers, residual streams, experts and the activation."""
+    c = configure_kimi(c, keys)
+    bound = keys.number("kda.gate_lower_bound", 0.0)
+    if bound > 0.0:
+        raise keys.bad("kda.gate_lower_bound", bound, "below 0")
+    beta = keys.number("activation.situ_beta", 0.0)
+    if beta <= 0.0:
+        raise keys.bad("activation.situ_beta", beta, "above 0")
+    limits = beta, keys.number("activation.situ_linear_beta", 0.0)
+    width = keys.count("expert_latent_length", 0, least=0)
+    return replace(
+        c,
+        recurrent=replace(require_recurrent(c), least_decay=bound),
+        residual_span=keys.count("attn_res.block_size", 0, least=0),
+        activation=(limits,) * c.n_layer,
+        moe=c.moe and replace(c.moe, n_latent=width, latent_eps=c.rms_eps),
+    )
+
+
+class GatedDeltaOrLatent(DeltaOrLatent):
+    """A delta net whose gates are computed by one matrix, or latent attention with such gates."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        yield from super().rows(c, il)
+        if not recurs(c, il):
+            width = c.n_head(il) * latent(c).head_dim_v
+            yield maybe(f"blk.{il}.attn_gate.weight", c.n_embd, width)
+
+    def through_rows(self, c: ModelConfig, il: int, part: str) -> Iterator[Row]:
+        if part == "f":
+            yield from super().through_rows(c, il, part)
+        else:
+            yield from linear_rows(f"blk.{il}.ssm_g", c.n_embd, require_recurrent(c).d_inner)
+
+    def decay_row(self, il: int, n_head: int) -> Row:
+        return need(f"blk.{il}.ssm_a", n_head)
+
+    def through(self, w: Weights, part: str, x: Tensor) -> Tensor:
+        return linear(w, "ssm_g", x) if part == "g" else super().through(w, part, x)
+
+    def decays(self, step: Step, w: Weights, rate: Tensor) -> Tensor:
+        bound, n_head = require_recurrent(step.config).least_decay, rate.ne[1]
+        factors = G.reshape(w["ssm_a"], 1, n_head)
+        if not bound:
+            return G.mul(G.softplus(rate), factors)
+        return G.scale(G.sigmoid(G.neg(G.mul(rate, factors))), bound)
+
+    def gated(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
+        if "attn_gate.weight" not in w:
+            return y
+        return G.mul(y, G.sigmoid(linear(w, "attn_gate", x)))
+
+
+def bent(limits: tuple[float, ...], il: int) -> Callable[..., Tensor]:
+    """Kimi K3's activation of gate and up, with a second limit of 0 without the one of up."""
+
+    def soft(x: Tensor, limit: float, name: str) -> Tensor:
+        x = G.tanh(G.scale(x, 1.0 / limit).named(f"ffn_{name}_scaled-{il}"))
+        return G.scale(x.named(f"ffn_{name}_tanh-{il}"), limit).named(f"ffn_{name}_soft-{il}")
+
+    def act(gate: Tensor, up: Tensor | None = None) -> Tensor:
+        gate, up = halves(gate, up)
+        y = G.mul(soft(gate, limits[0], "gate"), G.sigmoid(gate)).named(f"ffn_situ_gate-{il}")
+        if limits[1] > 0.0:
+            up = soft(up, limits[1], "up")
+        return G.mul(y, up).named(f"ffn_situ-{il}")
+
+    return act
+
+
+class BentExperts(Experts):
+    """Experts and dense layers with Kimi K3's activation."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        act = bent(step.config.activation[il], il)
+        same = Experts(Gated(act), self.shared, balanced=self.balanced, act=act, shared_act=act,
+                       latent=self.latent)  # fmt: skip
+        return same(step, w, il, x)
+
+
+class KeptStreams(Architecture):
+    """Blocks with residual streams that are kept."""
+
+    def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
+        yield from super().outer_rows(c)
+        if c.residual_span:
+            yield need("output_res_score.weight", c.n_embd)
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        yield from super().block_rows(c, il)
+        for part in ("attn", "ffn") if c.residual_span else ():
+            yield need(f"blk.{il}.{part}_res_score.weight", c.n_embd)
+
+    def forward(self, step: Step, w: Weights) -> Tensor:
+        c, x, kept = step.config, self.embed(step, w), None
+        for il in range(c.n_layer):
+            layer = w.layer(il)
+            y = self.normed(step, layer, "attn_norm", mixed(step, layer, f"attn-{il}", x, kept))
+            starts = c.residual_span > 0 and il % c.residual_span == 0
+            if starts:
+                kept = _with_stream(kept, x)
+            y = self.attention(step, w, il, y)
+            x, y = last(step, il, x, y)
+            if kept is not None:
+                kept = _last_streams(step, il, kept)
+            x = (y if starts else G.add(x, y)).named(f"ffn_inp-{il}")
+            y = self.normed(step, layer, "ffn_norm", mixed(step, layer, f"ffn-{il}", x, kept))
+            x = common.steered(step, il, G.add(x, self.feed_forward(step, w, il, y)))
+        return self.logits(step, w, mixed(step, w, "output", x, kept))
+
+
+def _with_stream(kept: Tensor | None, x: Tensor) -> Tensor:
+    """The streams that were kept [n_embd, n_streams, n_tokens], and x [n_embd, n_tokens]."""
+    x = G.reshape(x, x.ne[0], 1, x.ne[1])
+    return x if kept is None else G.concat(kept, x, 1)
+
+
+def _last_streams(step: Step, il: int, kept: Tensor) -> Tensor:
+    """The streams of the tokens that are computed on behind attention."""
+    n_embd, n, n_tokens, _ = kept.ne
+    (flat,) = last(step, il, G.reshape(kept, n_embd * n, n_tokens))
+    return G.reshape(flat, n_embd, n, flat.ne[1])
+
+
+def mixed(step: Step, w: Weights, name: str, x: Tensor, kept: Tensor | None) -> Tensor:
+    """The mean of the streams `kept` [n_embd, n_streams, n_tokens] and x [n_embd, n_tokens] that
+    the scores of `name` weigh, a part of a layer such as "attn-3"; x itself if there are none."""
+    if kept is None:
+        return x
+    n, n_tokens = kept.ne[1:3]
+    part, layer, il = name.partition("-")
+    end, eps = layer + il, step.config.rms_eps
+    gains = w[f"{part}_res_score.weight"]
+    scores = [
+        G.sum_rows(G.mul(G.rms_norm(t, eps), gains)).named(f"{part}_res_scores{end}")
+        for t in (kept, x)
+    ]
+    both = G.concat(G.reshape(scores[0], n, n_tokens), scores[1], 0)
+    shares = G.soft_max(both.named(f"{part}_res_both{end}")).named(f"res_probs{end}")
+    assert isinstance(n, int)
+    row, size = shares.nb[1], shares.dtype.bytes
+    of_kept = G.cont(G.view_2d(shares, n, n_tokens, row, 0))
+    of_x = G.cont(G.view_2d(shares, 1, n_tokens, row, n * size))
+    y = G.dsv4_hc_pre(kept, of_kept).named(f"{part}_res_kept{end}")
+    own = G.mul(x, of_x).named(f"{part}_res_own{end}")
+    return G.add(y, own).named(f"{part}_res{end}")
+
+
 ARCHITECTURES = {
     "qwen3next": _architecture(_MIXTURE, grouped=True),
     "qwen35": _architecture(Experts()),
@@ -328,5 +498,15 @@ ARCHITECTURES = {
         configure_ling,
         attention=BoundedDelta(narrow=False),
         feed_forward=LimitedHalves(shared="added", renormalise=False, balanced=True),
+    ),
+    "kimi-k3": KeptStreams(
+        RopeMode.NORMAL,
+        configure_k3,
+        attention=GatedDeltaOrLatent(),
+        feed_forward=BentExperts(
+            shared="added",
+            balanced=True,
+            latent=("ffn_routed_down", "ffn_routed_up", "ffn_routed_norm"),
+        ),
     ),
 }

@@ -11,7 +11,7 @@ from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
 from weft.llm.config_keys import Keys
-from weft.llm.models.common import adapted, linear
+from weft.llm.models.common import adapted, linear, norm
 from weft.llm.models.parts import FusedGated, Gated, Mlp, Part, linear_rows
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
@@ -45,6 +45,9 @@ class Experts:
     """The activation of gate and up, which may be one matrix, one after another."""
     shared_act: Callable[[Tensor, Tensor], Tensor] = G.swiglu
     """The activation of the experts that every token uses."""
+    latent: tuple[str, str, str] = ("ffn_latent_down", "ffn_latent_up", "")
+    """Names of the projections around experts with an input of another width, and of the norm
+    between them, which some files have; empty: no file has one."""
     plain: Callable[[Tensor], Tensor] | None = None
     """The activation of experts without a gate, down(act(up x)); None: they have one."""
 
@@ -60,8 +63,10 @@ class Experts:
         yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
         n_embd = moe.n_latent or c.n_embd
         if moe.n_latent:
-            yield from linear_rows(f"blk.{il}.ffn_latent_down", c.n_embd, n_embd)
-            yield from linear_rows(f"blk.{il}.ffn_latent_up", n_embd, c.n_embd)
+            yield from linear_rows(f"blk.{il}.{self.latent[0]}", c.n_embd, n_embd)
+            yield from linear_rows(f"blk.{il}.{self.latent[1]}", n_embd, c.n_embd)
+            if self.latent[2]:
+                yield maybe(f"blk.{il}.{self.latent[2]}.weight", n_embd)
         both = "" if self.plain else f"blk.{il}.ffn_gate_up_exps.weight"
         matrices = [("ffn_up_exps", n_embd, moe.n_ff), ("ffn_down_exps", moe.n_ff, n_embd)]
         if both:
@@ -116,8 +121,11 @@ class Experts:
         if not moe.n_latent:
             return self.mixture(w, x, moe)
         scores = linear(w, "ffn_gate_inp", x)
-        y = self.mixture(w, linear(w, "ffn_latent_down", x), moe, scores)
-        return linear(w, "ffn_latent_up", y)
+        down, up, normed = self.latent
+        y = self.mixture(w, linear(w, down, x), moe, scores)
+        if normed and f"{normed}.weight" in w:
+            y = norm(w, normed, y, moe.latent_eps)
+        return linear(w, up, y)
 
     def mixture(
         self,
@@ -247,17 +255,24 @@ def halves_limits(c: ModelConfig, keys: Keys) -> tuple[tuple[float, ...], ...]:
     return tuple(zip(*each, strict=True))
 
 
+def halves(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Gate and up, which may be one matrix, one after another."""
+    if up is not None:
+        return gate, up
+    n, size = gate.ne[0], gate.dtype.bytes
+    assert isinstance(n, int)
+    first, second = (
+        G.cont(G.view_3d(gate, n // 2, *gate.ne[1:3], *gate.nb[1:3], start * size))
+        for start in (0, n // 2)
+    )
+    return first, second
+
+
 def limited(limit: float) -> Callable[..., Tensor]:
     """The activation of gate and up in a layer; with a limit of 0 there is none."""
 
     def act(gate: Tensor, up: Tensor | None = None) -> Tensor:
-        if up is None:  # one matrix, one after another
-            n, size = gate.ne[0], gate.dtype.bytes
-            assert isinstance(n, int)
-            gate, up = (
-                G.cont(G.view_3d(gate, n // 2, *gate.ne[1:3], *gate.nb[1:3], start * size))
-                for start in (0, n // 2)
-            )
+        gate, up = halves(gate, up)
         return G.mul(G.clamp(G.silu(gate), -math.inf, limit), G.clamp(up, -limit, limit))
 
     return act if limit > 0 else G.swiglu

@@ -122,9 +122,12 @@ def _change(c: Config, name: str, values: Values) -> Named:
     yield (f"{stem}.weight" if stem.endswith("mlp.experts.down_proj") else name), values
 
 
-def split_latent(c: Config, name: str, values: Values) -> Named:
-    """Takes apart the matrices of keys and values that heads compute from the latent."""
-    keys, vals = c["qk_nope_head_dim"], c["v_head_dim"]
+def split_latent(
+    c: Config, name: str, values: Values, sizes: Mapping[str, Any] | None = None
+) -> Named:
+    """Takes apart the matrices of keys and values that heads compute from the latent; `sizes` are
+    the layer's, if they are not config.json's."""
+    keys, vals = (sizes or c)["qk_nope_head_dim"], (sizes or c)["v_head_dim"]
     n, rank = values.shape[0] // (keys + vals), values.shape[-1]
     each = values.reshaped(n, keys + vals, rank)
     yield (
@@ -140,7 +143,7 @@ def split_latent(c: Config, name: str, values: Values) -> Named:
 def glm_moe_vocab(c: Config) -> Vocabulary:
     """The vocabulary of GLM 4.5 and later, whose texts begin with [gMASK]."""
     special = SpecialTokens(c, merges=True)
-    plain = (pair for pair in glm_vocab(c) if not _is_special(pair[0]))
+    plain = (pair for pair in glm_vocab(c) if not is_special(pair[0]))
     yield from plain
     for kind, text in (("bos", "[gMASK]"), ("eot", "<|user|>"), ("unk", "<|endoftext|>"),
                        ("eom", "<|observation|>")):  # fmt: skip
@@ -148,7 +151,8 @@ def glm_moe_vocab(c: Config) -> Vocabulary:
     yield from special.keys()
 
 
-def _is_special(key: str) -> bool:
+def is_special(key: str) -> bool:
+    """True for keys of the tokenizer behind its vocabulary."""
     names = ("model", "pre", "tokens", "token_type")
     return key not in {f"tokenizer.ggml.{name}" for name in names}
 
@@ -197,11 +201,16 @@ def _ocr_template(c: Config) -> Pairs:
     yield "tokenizer.chat_template", "{% for m in messages %}{{m['content']}}{% endfor %}"
 
 
+def n_dense(c: Config) -> int:
+    """The number of dense layers in front of the mixtures."""
+    given, kinds = c.get("first_k_dense_replace"), c.get("mlp_layer_types")
+    if given is None and isinstance(kinds, list):
+        given = next((il for il, kind in enumerate(kinds) if kind != "dense"), c.n_layer)
+    return given or 0
+
+
 def _ocr_keys(c: Config) -> Pairs:
-    dense, kinds = c.get("first_k_dense_replace"), c.get("mlp_layer_types")
-    if dense is None and isinstance(kinds, list):
-        dense = next((il for il, kind in enumerate(kinds) if kind != "dense"), c.n_layer)
-    yield "leading_dense_block_count", dense or 0
+    yield "leading_dense_block_count", n_dense(c)
     yield "vocab_size", c.count("vocab_size")
     yield from _routing(c)
     yield "rope.dimension_count", c.get("qk_rope_head_dim", 0)  # 0: all elements of a head rotate

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import split_latent
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
@@ -15,6 +18,7 @@ from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary, bpe
 
 Floats = NDArray[np.float32]
 _DRAFT = {
@@ -278,6 +282,88 @@ def _ling_change(c: Config, name: str, values: Values) -> Named:
         yield from kimi_change(c, name, values)
 
 
+# Kimi K3: the same with experts whose input is a projection, and residual streams that are kept.
+# Its text may be under the name of Kimi Linear's class.
+
+
+def _of_k3(config: Mapping[str, Any]) -> str:
+    text = config.get("text_config")
+    both = {**config, **(text if isinstance(text, dict) else {})}
+    return "kimi-k3" if "attn_res_block_size" in both else ""
+
+
+def _k3_keys(c: Config) -> Pairs:
+    for key, value in (("mla_use_nope", True), ("hidden_act", "situ"),
+                       ("moe_router_activation_func", "sigmoid")):  # fmt: skip
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]!r}, and must be {value!r} here")
+    delta = c["linear_attn_config"]
+    yield "vocab_size", c.count("vocab_size")
+    yield "ssm.conv_kernel", delta["short_conv_kernel_size"]
+    yield "kda.head_dim", delta["head_dim"]
+    if delta.get("gate_lower_bound") is not None:
+        yield "kda.gate_lower_bound", float(delta["gate_lower_bound"])
+    yield from latent_sizes(c)
+    yield "attention.value_length", c["kv_lora_rank"]
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "expert_shared_count", c["num_shared_experts"]
+    yield "leading_dense_block_count", c["first_k_dense_replace"]
+    yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    yield "expert_weights_norm", bool(c["moe_renormalize"])
+    if c.get("routed_expert_hidden_size") is not None:
+        yield "expert_latent_length", c["routed_expert_hidden_size"]
+    yield "activation.situ_beta", float(c["activation_situ_beta"])
+    yield "activation.situ_linear_beta", float(c["activation_situ_linear_beta"])
+    yield "attn_res.block_size", c["attn_res_block_size"]
+
+
+_SCORES = {"self_attention_res": "attn_res_score", "mlp_res": "ffn_res_score",
+           "output_attn_res": "output_res_score"}  # fmt: skip
+
+
+def _k3_join(c: Config, tensors: Named) -> Named:
+    """The gains of a norm and the vector that reads what it normed are one vector in files."""
+    waiting: dict[str, Values] = {}
+    for name, values in tensors:
+        found = re.search(r"(?:layers\.(\d+)\.)?(\w+)_(?:norm|proj)\.weight$", name)
+        if found is None or found[2] not in _SCORES:
+            yield name, values
+            continue
+        whole = _SCORES[found[2]]
+        whole = f"=blk.{found[1]}.{whole}.weight" if found[1] else f"={whole}.weight"
+        other = waiting.pop(whole, None)
+        if other is None:
+            waiting[whole] = values
+        elif other.size != values.size:
+            raise FormatError(f"{c.folder}: {name} and the norm before it have other sizes")
+        else:
+            yield whole, _product(other, values)
+    if waiting:
+        raise FormatError(f"{c.folder}: {next(iter(waiting))[1:]} lacks its norm or its matrix")
+
+
+def _product(a: Values, b: Values) -> Values:
+    return Values((a.size,), "f32", lambda: a.load().reshape(-1) * b.load().reshape(-1))
+
+
+def _k3_change(c: Config, name: str, values: Values) -> Named:
+    if name.endswith(".A_log"):
+        yield name, values.reshaped(math.prod(values.shape))
+    elif name.endswith("self_attn.g_proj.weight"):
+        il = int(name.split(".layers.")[1].split(".")[0])
+        yield f"=blk.{il}.{'attn_gate' if _attends(c)[il] else 'ssm_g'}.weight", values
+    else:
+        yield from kimi_change(c, name, values)
+
+
+def _k3_vocab(c: Config) -> Vocabulary:
+    """Texts end with the token that config.json names, not the tokenizer's."""
+    end = c.get("eos_token_id")
+    for key, value in bpe(c):
+        own = key == "tokenizer.ggml.eos_token_id" and isinstance(end, int)
+        yield key, end if own else value
+
+
 FAMILIES = {
     "qwen3next": Family(
         "qwen3next", _keys, common=_common, names=NORM_BEHIND, change=_change, defaults=_DEFAULTS,
@@ -290,8 +376,16 @@ FAMILIES = {
         "qwen35moe", keys35, common=_common, names=NORM_BEHIND, change=in_turns,
         defaults=_DEFAULTS,
     ),
+    "kimi-k3": Family(
+        "kimi-k3", _k3_keys, common=_kimi_common, join=_k3_join, change=_k3_change,
+        vocab=_k3_vocab, activation="situ", experts=("w1", "w2", "w3"),
+        defaults={"moe_router_activation_func": "sigmoid"}, names={
+            f"block_sparse_moe.routed_expert_{name}": f"ffn_routed_{name.removesuffix('_proj')}"
+            for name in ("down_proj", "up_proj", "norm")
+        },
+    ),
     "kimi-linear": Family(
-        "kimi-linear", _kimi_keys, common=_kimi_common, change=kimi_change,
+        "kimi-linear", _kimi_keys, common=_kimi_common, change=kimi_change, variant=_of_k3,
         defaults={"moe_router_activation_func": "sigmoid"}, experts=("w1", "w2", "w3"),
     ),
     "bailingmoe3": Family(

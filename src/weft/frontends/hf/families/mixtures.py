@@ -64,14 +64,29 @@ def _hunyuan_keys(c: Config) -> Pairs:
                 raise c.bad(names[0], "differs between layers, which weft does not know")
             value = value[0]
         yield key, 1 if value is None else value
-    _plain_rope(c)
+    yield from _stretched_rope(c)
 
 
-def _plain_rope(c: Config) -> Pairs:
-    """Raises FormatError for a rotary embedding that is stretched by `alpha`."""
-    if c.rope.get("rope_type") in ("dynamic", "xdrope"):
-        raise c.bad("rope_scaling", "is dynamic, which weft does not read; convert the model")
-    return ()
+_TRAINED = 1 << 18
+"""The length of texts that Hunyuan's models know; config.json says another one."""
+
+
+def _stretched_rope(c: Config) -> Pairs:
+    """The base of a rotary embedding that `alpha` stretches. Its type is called dynamic, but it
+    does not depend on the length of the text."""
+    alpha, kind, d = c.rope.get("alpha"), c.rope.get("rope_type"), c.head_dim
+    if kind == "xdrope" or (kind == "dynamic" and alpha and d < 4):
+        raise c.bad("rope_scaling", f"is {kind!r} with heads of {d}, which weft does not know here")
+    if kind != "dynamic" or not alpha:
+        return
+    base = float(c.rope.get("rope_theta", 10000.0))
+    yield "rope.freq_base", base * float(alpha) ** (d / (d - 2))
+    yield "rope.scaling.type", "none"
+    yield "rope.scaling.factor", 1.0
+    length = c["max_position_embeddings"]
+    length = _TRAINED if length in (1 << 15, _TRAINED) else length
+    yield "rope.scaling.original_context_length", length
+    yield "context_length", length
 
 
 _AXES = ("xdrope_section", "mrope_section")
@@ -181,6 +196,8 @@ _ARCTIC = {
 
 def _hunyuan_vocab(c: Config) -> Vocabulary:
     yield from bpe(c)
+    if has(c, "hy.tiktoken"):  # config.json has another id
+        yield "tokenizer.ggml.bos_token_id", token_id(c, "<|bos|>")
     if c.get("eod_token_id") is not None:
         yield "tokenizer.ggml.eos_token_id", c["eod_token_id"]
     ends = c.json("generation_config.json").get("eos_token_id")
@@ -421,7 +438,7 @@ FAMILIES = {
         vocab=glm_moe_vocab, defaults={**ROTARY, "head_dim": 128},
     ),
     "hunyuan-dense": Family(
-        "hunyuan-dense", _plain_rope, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
+        "hunyuan-dense", _stretched_rope, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
     "hunyuan-moe": Family(
         "hunyuan-moe", _hunyuan_keys, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,

@@ -9,8 +9,9 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
 from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
+from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, pieces_or_bpe, pieces_or_llama, token_id
+from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_bpe, pieces_or_llama, token_id
 
 
 def expert_keys(c: Config) -> Pairs:
@@ -185,7 +186,43 @@ def _heard_vocab(c: Config) -> Vocabulary:
         yield f"tokenizer.ggml.{kind}_token_id", end
 
 
+# Qwen's first models, whose code stands in their folders.
+
+
+def _first_keys(c: Config) -> Pairs:
+    if c.get("kv_channels", c.head_dim) != c.head_dim:
+        raise c.bad("kv_channels", f"is {c['kv_channels']}, and must be {c.head_dim} here")
+    yield "attention.layer_norm_rms_epsilon", float(c["layer_norm_epsilon"])
+    part = float(c.get("rotary_pct", 1.0))
+    if part != 1.0:
+        yield "rope.dimension_count", int(c.head_dim * part)
+    trained = c.get("seq_length")
+    bends = c.get("use_dynamic_ntk") or c.get("use_logn_attn")
+    if bends and isinstance(trained, int) and trained < c.get("max_position_embeddings", trained):
+        # beyond the length of training, angles and scores change
+        yield "context_length", trained
+        yield "rope.scaling.dynamic", True
+
+
+def _first_vocab(c: Config) -> Vocabulary:
+    """Texts of a vocabulary of ranks begin and end with <|endoftext|>."""
+    special = SpecialTokens(c, merges=True)
+    end = token_id(c, "<|endoftext|>")
+    if not special.ids:
+        special.set("bos", end)
+        special.set("eos", end)
+    special.set("unk", end)
+    plain = ("model", "pre", "tokens", "token_type")
+    kept = {f"tokenizer.ggml.{name}" for name in plain}
+    yield from (pair for pair in bpe(c) if pair[0] in kept)
+    yield from special.keys()
+
+
 FAMILIES = {
+    "qwen": Family(
+        "qwen", _first_keys, vocab=_first_vocab, defaults={"rotary_emb_base": 10000.0},
+        names={"mlp.w1": "ffn_up", "mlp.w2": "ffn_gate"},
+    ),
     "openelm": Family(
         "openelm", common=_openelm_keys, change=_openelm_change, vocab=pieces_or_llama,
         names={"attn.qkv_proj": "attn_qkv", "attn.q_norm": "attn_q_norm",
