@@ -67,17 +67,20 @@ class BlockConfig(Protocol):
     def swapped(self) -> bool: ...
 
 
-def block_rows(c: BlockConfig, il: int, *, bias: bool = True, at: str = "v") -> Iterator[Row]:
-    """The weights of one block with LayerNorm and a feed-forward layer of two matrices; `at` is "a"
-    in a tower for sound."""
+def block_rows(
+    c: BlockConfig, il: int, *, bias: bool = True, fused: bool = False, at: str = "v"
+) -> Iterator[Row]:
+    """The weights of one block with LayerNorm and a feed-forward layer of two matrices; `fused` is
+    for one matrix of queries, keys and values, and `at` is "a" in a tower for sound."""
     at = f"{at}.blk.{il}"
     for name in ("ln1", "ln2"):
         yield need(f"{at}.{name}.weight", c.n_embd)
         yield need(f"{at}.{name}.bias", c.n_embd)
-    for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-        yield need(f"{at}.{name}.weight", c.n_embd, c.n_embd)
+    for name in ("attn_qkv", "attn_out") if fused else ("attn_q", "attn_k", "attn_v", "attn_out"):
+        n = c.n_embd * (3 if name == "attn_qkv" else 1)
+        yield need(f"{at}.{name}.weight", c.n_embd, n)
         if bias:
-            yield maybe(f"{at}.{name}.bias", c.n_embd)
+            yield maybe(f"{at}.{name}.bias", n)
     up, down = _up_down(c)
     yield need(f"{at}.{up}.weight", c.n_embd, c.n_ff)
     yield maybe(f"{at}.{up}.bias", c.n_ff)
@@ -111,6 +114,16 @@ def split_qkv(c: BlockConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tenso
     return q, k, v
 
 
+def rotated_by_sides(
+    c: BlockConfig, x: Tensor, first: Tensor, second: Tensor, theta: float
+) -> Tensor:
+    """Queries or keys x [d, n_head, n], whose first half is rotated by the positions `first` and
+    whose second half by `second`, pairs of neighbours at the same speeds."""
+    half = c.n_embd // c.n_head // 2
+    x = G.rope(x, first, mode="normal", n_dims=half, freq_base=theta)
+    return G.rope(x, second, mode="normal", n_dims=half, n_offset=half, freq_base=theta)
+
+
 def encode(
     c: BlockConfig,
     w: Weights,
@@ -129,8 +142,11 @@ def encode(
     for il in range(first, n_layer):
         layer = Weights(dict(w), f"{at}.blk.{il}.")
         y = _normed(c, layer, "ln1", x)
-        q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
-        q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
+        if "attn_qkv.weight" in layer:
+            q, k, v = split_qkv(c, common.linear(layer, "attn_qkv", y), n)
+        else:
+            q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
+            q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
         if rotated is not None:
             q, k = rotated(q), rotated(k)
         y = common.linear(layer, "attn_out", attention(c, q, k, v, mask))

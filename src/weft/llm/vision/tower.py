@@ -12,6 +12,7 @@ from weft.llm.vision.glm4v import GLM4V
 from weft.llm.vision.hunyuan import HUNYUAN
 from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
+from weft.llm.vision.kimi import KIMIK25, KIMIVL
 from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.paddleocr import PADDLEOCR
@@ -21,8 +22,9 @@ from weft.llm.vision.qwen3 import QWEN3VL
 
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED, "glm4v": GLM4V,
-    "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2,
-    "lightonocr": LIGHTONOCR, "mlp": LLAVA, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
+    "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "kimik25": KIMIK25,
+    "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR, "mlp": LLAVA,
+    "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
     "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""

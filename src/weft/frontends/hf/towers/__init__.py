@@ -30,6 +30,8 @@ _FILES = {
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
+    "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
+    "Kimi_K25ForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

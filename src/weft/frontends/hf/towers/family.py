@@ -152,8 +152,12 @@ def vision_keys(
 
 def image_processor(c: Config) -> Mapping[str, Any]:
     """The settings of the folder's image processor, in either of its files."""
-    newer = c.json("processor_config.json").get("image_processor")
-    return c.json("preprocessor_config.json") | (newer if isinstance(newer, dict) else {})
+    older = c.json("preprocessor_config.json")
+    parts = older.get("media_proc_cfg"), c.json("processor_config.json").get("image_processor")
+    out = dict(older)
+    for part in parts:
+        out |= part if isinstance(part, dict) else {}
+    return out
 
 
 def pixel_keys(c: Config, least: int, most: int) -> Iterator[tuple[str, int]]:

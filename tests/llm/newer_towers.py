@@ -1,0 +1,90 @@
+"""Folders of models of this autumn with towers for images: of transformers, with random weights."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from tests.llm import hf_folders, vision_models
+from tests.llm.vision_models import MEAN, STD
+
+IMAGE = 399
+"""The token that stands for a row of an image in transformers."""
+TEXT = hf_folders.SHAPE | {"max_position_embeddings": 256}
+SIZES = {
+    "small": {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "patch_size": 4},
+    "large": {"hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3,
+              "num_attention_heads": 3, "patch_size": 6},
+}  # fmt: skip
+
+
+def saved(model: Any, folder: Path, tokenizer: str, **processor: object) -> Any:
+    """The model with other weights, saved with a tokenizer and the image processor's settings."""
+    model = vision_models.randomised(model)
+    model.save_pretrained(folder)
+    hf_folders.save_tokenizer(tokenizer, folder)
+    seen = {"image_mean": MEAN, "image_std": STD} | processor
+    (folder / "preprocessor_config.json").write_text(json.dumps(seen))
+    return model
+
+
+def function_of(module: str, *names: str) -> Any:
+    """The last of these functions of an image processor of transformers, whose module needs a
+    package that is not there."""
+    spec = find_spec(f"transformers.models.{module}")
+    assert spec is not None and spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text())
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
+    space: dict[str, Any] = {"math": math}
+    exec(compile(tree, spec.origin, "exec"), space)
+    return space[names[-1]]
+
+
+def kimi(size: str, folder: Path) -> Any:
+    """Kimi K2.5, before DeepSeek-V3's text."""
+    tower = {**SIZES[size], "pos_emb_height": 6, "pos_emb_width": 6}
+    text = TEXT | hf_folders.LATENT | {"model_type": "deepseek_v3", "q_lora_rank": 24, "n_group": 1}
+    config = transformers.Kimi_K25Config(
+        text_config=text, vision_config=tower, projection_hidden_size=tower["hidden_size"],
+        image_token_id=IMAGE, tie_word_embeddings=False, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.Kimi_K25ForConditionalGeneration(config)
+    return saved(model, folder, "qwen2", max_patches=400)
+
+
+def as_kimi_vl(folder: Path) -> None:
+    """Makes the folder of Kimi K2.5 a folder of Kimi-VL, whose names differ; images without
+    frames have the same equations."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    vision = config["vision_config"]
+    for name in ("height", "width"):
+        vision[f"init_pos_emb_{name}"] = vision.pop(f"pos_emb_{name}")
+    vision["model_type"] = "moonvit"
+    config |= {"architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl"}
+    path.write_text(json.dumps(config))
+    tensors: dict[str, torch.Tensor] = {}
+    for name, values in load_file(folder / "model.safetensors").items():
+        for old, new in (
+            ("model.mm_projector", "mm_projector"), ("encoder.patch_embed", "patch_embed"),
+            ("mm_projector.proj.0", "multi_modal_projector.linear_1"),
+            ("mm_projector.proj.2", "multi_modal_projector.linear_2"),
+            ("mm_projector.pre_norm", "multi_modal_projector.pre_norm"),
+            ("pos_emb.position_embeddings", "pos_emb.weight"),
+        ):  # fmt: skip
+            name = name.replace(old, new)
+        tensors[name] = values
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    path = folder / "preprocessor_config.json"
+    seen = json.loads(path.read_text())
+    seen["in_token_limit"] = seen.pop("max_patches")
+    path.write_text(json.dumps(seen | {"pad_input": True}))

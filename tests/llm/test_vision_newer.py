@@ -1,0 +1,132 @@
+"""Towers of models of this autumn beside transformers, each in two sizes, from folders and from the
+files that folders convert to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from weft.errors import FormatError
+from weft.frontends.hf.convert import convert_folder
+from weft.llm import LLM, Tower
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("PIL.Image")
+
+from tests.llm import newer_towers as made_towers  # noqa: E402
+from tests.llm.newer_towers import IMAGE, SIZES  # noqa: E402
+from tests.llm.vision_models import (  # noqa: E402
+    BEFORE,
+    BEHIND,
+    F32,
+    close,
+    picture,
+    pixel_values,
+)  # fmt: skip
+
+LONG = F32 | {"n_ctx": 256, "n_outputs": 256}
+
+
+def patches(pixels: NDArray[np.uint8], p: int) -> Any:
+    """The patches of an image in their lines, as transformers takes them."""
+    h, w = (side // p for side in pixels.shape[:2])
+    values = pixel_values(pixels)[0].reshape(3, h, p, w, p).permute(1, 3, 0, 2, 4)
+    return values.reshape(h * w, 3, p, p)
+
+
+def kimi_seen(pixels: NDArray[np.uint8], p: int) -> dict[str, Any]:
+    grid = [[1, pixels.shape[0] // p, pixels.shape[1] // p]]
+    return {"pixel_values": patches(pixels, p), "image_grid_thw": torch.tensor(grid)}
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def kimi(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, Any, Path]]:
+    """Pixels of a patch's side, the model and its folder."""
+    folder = tmp_path_factory.mktemp("kimi")
+    yield int(SIZES[request.param]["patch_size"]), made_towers.kimi(request.param, folder), folder
+
+
+def test_kimi_beside_transformers(kimi: tuple[int, Any, Path], tmp_path: Path) -> None:
+    """The rows of an image with fewer lines and more places than learned positions, the logits of
+    a prompt with it, and the rows of the file and of Kimi-VL's folder and file."""
+    p, model, folder = kimi
+    pixels = picture(0, 4 * p, 10 * p)
+    with LLM(folder, mmproj=folder, **LONG) as llm:
+        rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
+        prompt = torch.tensor([[*BEFORE, *[IMAGE] * len(ids), *BEHIND]])
+        with torch.no_grad():
+            want = model(input_ids=prompt, **kimi_seen(pixels, p))
+        close(rows, want.image_hidden_states[0])
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
+    old = tmp_path / "old"
+    old.mkdir()
+    for path in folder.iterdir():
+        (old / path.name).write_bytes(path.read_bytes())
+    made_towers.as_kimi_vl(old)
+    for source, kind in ((folder, "kimik25"), (old, "kimivl")):
+        out = tmp_path / f"{kind}.gguf"
+        convert_folder(source, out, "f32", mmproj=True)
+        towers = Tower(source), Tower(out)
+        assert towers[0].config == towers[1].config
+        assert towers[0].config.projector == kind
+        for path in (source, out):
+            with LLM(folder, mmproj=path, **LONG) as llm:
+                np.testing.assert_allclose(
+                    llm.sight.rows(pixels), rows, atol=1e-4 * np.abs(rows).max()
+                )
+
+
+def test_names_of_kimis_file(kimi: tuple[int, Any, Path], tmp_path: Path) -> None:
+    """Converters keep one matrix of queries, keys and values for Kimi K2.5, and three for
+    Kimi-VL."""
+    _, _, folder = kimi
+    names = set(Tower(folder).file.tensors)
+    assert "v.blk.0.attn_qkv.weight" in names and "v.blk.0.attn_q.weight" not in names
+    assert {"v.position_embd.weight", "v.post_ln.bias", "mm.input_norm.weight", "mm.1.weight",
+            "mm.2.bias", "v.blk.0.ffn_up.bias", "v.blk.0.ln1.weight"} <= names  # fmt: skip
+    meta = Tower(folder).file.metadata
+    assert meta["vision.pos_emb_height"] and "clip.vision.image_max_pixels" in meta
+
+
+@pytest.mark.parametrize("size", [(16, 24), (29, 50), (130, 71), (3, 40), (9, 1000)])
+def test_pixels_of_kimis_processor(kimi: tuple[int, Any, Path], size: tuple[int, int]) -> None:
+    """Every pixel of an image that is shrunk as it has to be, and filled up."""
+    p, _, folder = kimi
+    resize = made_towers.function_of("kimi_k25.image_processing_kimi_k25", "navit_resize")
+    pixels = picture(1, *size)
+    tower = Tower(folder)
+    c, family = tower.config, tower.family
+    small = family.sized(c, pixels)
+    inner, outer = resize(*size, p, 2, 400, 512)
+    assert small.shape == (*outer, 3)
+    assert family.n_rows(c, *size) == outer[0] * outer[1] // (2 * p) ** 2
+    from PIL import Image
+
+    want = np.zeros_like(small)
+    shrunk = Image.fromarray(pixels).resize(inner[::-1], Image.Resampling.BICUBIC)
+    want[: inner[0], : inner[1]] = np.asarray(shrunk)
+    np.testing.assert_array_equal(small, want)
+    order = family.values(c, small)
+    at = order["lines"] * (outer[1] // p) + order["places"]
+    got = order["patches"].reshape(-1, 3, p, p)
+    np.testing.assert_allclose(got, patches(want, p)[at], atol=1e-6)
+
+
+def test_kimis_folders_that_are_refused(kimi: tuple[int, Any, Path], tmp_path: Path) -> None:
+    _, _, folder = kimi
+    given = json.loads((folder / "config.json").read_text())
+    for key, value in (("pos_emb_width", 9), ("merge_kernel_size", [1, 2]), ("hidden_act", "relu")):
+        config = given | {"vision_config": given["vision_config"] | {key: value}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+        with pytest.raises(FormatError, match=key):
+            Tower(tmp_path)
