@@ -38,12 +38,13 @@ def saved(model: Any, folder: Path, tokenizer: str, **processor: object) -> Any:
 
 
 def function_of(module: str, *names: str) -> Any:
-    """The last of these functions of an image processor of transformers, whose module needs a
-    package that is not there."""
+    """The last of these functions and methods of an image processor of transformers, whose module
+    needs a package that is not there."""
     spec = find_spec(f"transformers.models.{module}")
     assert spec is not None and spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text())
-    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in names]
+    tree.body = list(found)
     space: dict[str, Any] = {"math": math}
     exec(compile(tree, spec.origin, "exec"), space)
     return space[names[-1]]
@@ -59,6 +60,18 @@ def kimi(size: str, folder: Path) -> Any:
     )  # fmt: skip
     model = transformers.Kimi_K25ForConditionalGeneration(config)
     return saved(model, folder, "qwen2", max_patches=400)
+
+
+def step3(size: str, folder: Path) -> Any:
+    """Step 3.7, whose images have 8 patches each side, and windows 4."""
+    tower = {**SIZES[size], "image_size": 8 * SIZES[size]["patch_size"], "mlp_ratio": 1.5}
+    config = transformers.Step3p7Config(
+        text_config=hf_folders.MODELS["step3p7"][1] | {"max_position_embeddings": 256},
+        vision_config=tower, image_token_id=IMAGE, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.Step3p7ForConditionalGeneration(config)
+    patch = SIZES[size]["patch_size"]
+    return saved(model, folder, "qwen2", patch_size=4 * patch, max_image_size=30 * patch)
 
 
 def as_kimi_vl(folder: Path) -> None:

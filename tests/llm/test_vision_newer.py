@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("PIL.Image")
 
+from PIL import Image  # noqa: E402
+
+from tests.llm import hf_folders  # noqa: E402
 from tests.llm import newer_towers as made_towers  # noqa: E402
 from tests.llm.newer_towers import IMAGE, SIZES  # noqa: E402
 from tests.llm.vision_models import (  # noqa: E402
@@ -109,8 +113,6 @@ def test_pixels_of_kimis_processor(kimi: tuple[int, Any, Path], size: tuple[int,
     inner, outer = resize(*size, p, 2, 400, 512)
     assert small.shape == (*outer, 3)
     assert family.n_rows(c, *size) == outer[0] * outer[1] // (2 * p) ** 2
-    from PIL import Image
-
     want = np.zeros_like(small)
     shrunk = Image.fromarray(pixels).resize(inner[::-1], Image.Resampling.BICUBIC)
     want[: inner[0], : inner[1]] = np.asarray(shrunk)
@@ -124,9 +126,102 @@ def test_pixels_of_kimis_processor(kimi: tuple[int, Any, Path], size: tuple[int,
 def test_kimis_folders_that_are_refused(kimi: tuple[int, Any, Path], tmp_path: Path) -> None:
     _, _, folder = kimi
     given = json.loads((folder / "config.json").read_text())
-    for key, value in (("pos_emb_width", 9), ("merge_kernel_size", [1, 2]), ("hidden_act", "relu")):
+    for name in ("model.safetensors", "preprocessor_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    for key, value in (("pos_emb_width", 9), ("merge_kernel_size", [1, 2]), ("hidden_act", "relu"),
+                       ("num_attention_heads", 16)):  # fmt: skip
         config = given | {"vision_config": given["vision_config"] | {key: value}}
         (tmp_path / "config.json").write_text(json.dumps(config))
-        (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-        with pytest.raises(FormatError, match=key):
+        with pytest.raises(FormatError, match=f"{key}|must be multiples of 4"):
             Tower(tmp_path)
+
+
+def in_transformers(ids: list[int]) -> Any:
+    """The ids of a prompt as transformers takes them, with one id for all rows of images."""
+    return torch.tensor([[IMAGE if i >= hf_folders.SHAPE["vocab_size"] else i for i in ids]])
+
+
+def check_file(folder: Path, out: Path, pixels: NDArray[np.uint8], rows: NDArray[Any]) -> Tower:
+    """The file that the folder converts to has the same configuration and makes the same rows."""
+    convert_folder(folder, out, "f32", mmproj=True)
+    towers = Tower(folder), Tower(out)
+    assert towers[0].config == towers[1].config
+    with LLM(folder, mmproj=out, **LONG) as llm:
+        np.testing.assert_allclose(llm.sight.rows(pixels), rows, atol=1e-4 * np.abs(rows).max())
+    return towers[1]
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def step3(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, Any, Path]]:
+    """Pixels of a patch's side, the model and its folder."""
+    folder = tmp_path_factory.mktemp("step3")
+    yield int(SIZES[request.param]["patch_size"]), made_towers.step3(request.param, folder), folder
+
+
+def test_step3_beside_transformers(step3: tuple[int, Any, Path], tmp_path: Path) -> None:
+    """The rows of two windows and of the whole image, the logits of a prompt with all of them, and
+    the rows of the file."""
+    p, model, folder = step3
+    pixels = picture(0, 4 * p, 8 * p)
+    with LLM(folder, mmproj=folder, **LONG) as llm:
+        tower = llm.sight.tower
+        parts = tower.family.tiles(tower.config, pixels)
+        assert [len(part.pixels) // p for part in parts] == [4, 4, 8]
+        rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
+        seen = [pixel_values(part.pixels) for part in parts]
+        with torch.no_grad():
+            want = model(
+                input_ids=in_transformers([*BEFORE, *ids, *BEHIND]), pixel_values=seen[2],
+                pixel_values_local=torch.cat(seen[:2]), num_local_patches=[2],
+            )  # fmt: skip
+            features = model.model.get_image_features(seen[2], torch.cat(seen[:2]), [2])
+        close(rows, features.pooler_output[0])
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
+    made = check_file(folder, tmp_path / "f32.gguf", pixels, rows)
+    assert {"v.blk.0.attn_qkv.bias", "v.blk.0.ls1.weight", "v.pre_ln.weight", "mm.0.bias",
+            "mm.1.weight", "mm.model.fc.weight"} <= set(made.file.tensors)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "size", [(20, 30), (32, 16), (8, 60), (16, 33), (50, 45), (100, 35), (200, 110), (33, 200)]
+)
+def test_windows_of_step3s_processor(step3: tuple[int, Any, Path], size: tuple[int, int]) -> None:
+    """Every pixel of every window and of the whole, and where lines of windows end."""
+    p, _, folder = step3
+    names = ("_is_extreme_aspect", "_plan_patches")
+    plan = made_towers.function_of("step3p7.image_processing_step3p7", *names)
+    extreme = made_towers.function_of("step3p7.image_processing_step3p7", names[0])
+    own = SimpleNamespace(_is_extreme_aspect=extreme, max_image_size=30 * p)
+    whole, cut, window, n_x, n_y, square = plan(own, size[1], size[0], 8 * p, 4 * p)
+    tower, pixels = Tower(folder), picture(2, *size)
+    parts = tower.family.tiles(tower.config, pixels)
+    image = Image.fromarray(pixels)
+    if square:
+        image = Image.new("RGB", (max(size), max(size)))
+        image.paste(Image.fromarray(pixels), (0, 0))
+
+    def shrunk(image: Any, *size: int) -> Any:
+        return image.resize(size, Image.Resampling.BILINEAR)
+
+    np.testing.assert_array_equal(parts[-1].pixels, shrunk(shrunk(image, *whole), 8 * p, 8 * p))
+    assert len(parts) == (n_x * n_y if window else 0) + 1
+    cells = shrunk(image, *cut)
+    for i, part in enumerate(parts[:-1]):
+        y, x = divmod(i, n_x)
+        box = (x * window, y * window, min((x + 1) * window, cut[0]), min((y + 1) * window, cut[1]))
+        np.testing.assert_array_equal(part.pixels, shrunk(cells.crop(box), 4 * p, 4 * p))
+        assert ("<patch_newline>" in part.after) == (x == n_x - 1 and y < n_y - 1)
+    n = tower.family.n_rows(tower.config, *size)
+    assert n == 4 + len(parts[:-1])
+
+
+def test_sides_that_cannot_be_halved_twice(step3: tuple[int, Any, Path], tmp_path: Path) -> None:
+    p, _, folder = step3
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    seen = json.loads((tmp_path / "preprocessor_config.json").read_text()) | {"patch_size": 3 * p}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(seen))
+    with pytest.raises(FormatError, match="must be multiples of 4 patches"):
+        Tower(tmp_path)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from weft import graph as G
+from weft.errors import FormatError
 from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
@@ -39,10 +40,12 @@ def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
     return G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
 
 
-def merged(c: TowerConfig, kernel: Tensor, x: Tensor) -> Tensor:
-    """Rows [n_out, n / merge^2] of a convolution whose windows are squares of `merge` patches; the
-    patches of a square follow one another in x [n_embd, n]."""
-    n_in, unit, n_out = x.ne[0], c.merge**2, kernel.ne[3]
+def merged(kernel: Tensor, x: Tensor) -> Tensor:
+    """Rows [n_out, n / (k k)] of a convolution whose windows are squares of k patches; the patches
+    of a square follow one another in x [n_embd, n]."""
+    n_in, k, n_out = x.ne[0], kernel.ne[0], kernel.ne[3]
+    assert isinstance(k, int)  # weights have no symbols
+    unit = k * k
     n_rows = exact_div(x.ne[1], unit)
     assert n_rows is not None  # the inputs have whole squares
     # the kernel has the places of a square innermost
@@ -112,6 +115,14 @@ def split_qkv(c: BlockConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tenso
         G.view_3d(y, d, c.n_head, n, d * size, y.nb[1], part * c.n_embd * size) for part in range(3)
     )
     return q, k, v
+
+
+def require_pairs(c: BlockConfig) -> None:
+    """Raises FormatError for heads whose halves are not pairs, which `rotated_by_sides` needs."""
+    if c.n_embd // c.n_head % 4:
+        raise FormatError(
+            f"heads of the tower have {c.n_embd // c.n_head} elements; they must be multiples of 4"
+        )
 
 
 def rotated_by_sides(

@@ -64,6 +64,8 @@ class TowerConfig:
     none."""
     whole_size: int = 0
     """Pixels of the longer side of an image before it is cut into tiles."""
+    tile_size: int = 0
+    """Pixels of each side of a tile, if it differs from the whole; 0: the file does not say."""
     least_tiles: int = 0
     most_tiles: int = 0
     """Maximum number of tiles of an image; 0: the file does not say."""
@@ -120,6 +122,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         n_learned=_learned(file),
         n_projector=_projector(file),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
+        tile_size=keys.count("vision.preproc_tile_size", 0, least=0, most=1 << 14),
         least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
         most_tiles=keys.count("vision.preproc_max_tiles", 0, least=0, most=64),
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),

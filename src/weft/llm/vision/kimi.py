@@ -35,6 +35,7 @@ MOST_SIDE = 512
 
 
 def rows(c: TowerConfig, *, fused: bool) -> Iterator[Row]:
+    blocks.require_pairs(c)
     yield from blocks.patch_rows(c)
     n = c.n_learned
     yield need("v.position_embd.weight", c.n_embd, *((n, n) if fused else (n,)))

@@ -31,7 +31,8 @@ _FILES = {
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
     "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
-    "Kimi_K25ForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration StepVLForConditionalGeneration "
+    "Step3p7ForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

@@ -16,7 +16,7 @@ from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
 from weft.records import dataclass
 
-_LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
+_LAYER = re.compile(r"(.*\.(?:layers|blocks|resblocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 
 SIGLIP = {
