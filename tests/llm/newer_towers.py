@@ -74,6 +74,23 @@ def step3(size: str, folder: Path) -> Any:
     return saved(model, folder, "qwen2", patch_size=4 * patch, max_image_size=30 * patch)
 
 
+def nemotron(size: str, folder: Path) -> Any:
+    """Nemotron's omni model without sound, whose largest image has 12 patches each side."""
+    side, patch = SIZES[size]["hidden_size"], SIZES[size]["patch_size"]
+    tower = {k: v for k, v in SIZES[size].items() if k != "intermediate_size"} | {
+        "mlp_ratio": 1.5,
+        "max_img_size": 12 * patch,
+        "video_temporal_patch_size": 2,
+    }
+    config = transformers.NemotronH_Omni_Reasoning_V3_Config(
+        text_config=hf_folders.NEMOTRON | {"model_type": "nemotron_h"}, vision_config=tower,
+        vision_hidden_size=side, projector_hidden_size=40, audio_config=None, image_token_id=IMAGE,
+        force_image_size=8 * patch, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.NemotronH_Omni_Reasoning_V3(config)
+    return saved(model, folder, "gpt2", min_num_patches=24, max_num_patches=200)
+
+
 def as_kimi_vl(folder: Path) -> None:
     """Makes the folder of Kimi K2.5 a folder of Kimi-VL, whose names differ; images without
     frames have the same equations."""

@@ -225,3 +225,80 @@ def test_sides_that_cannot_be_halved_twice(step3: tuple[int, Any, Path], tmp_pat
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(seen))
     with pytest.raises(FormatError, match="must be multiples of 4 patches"):
         Tower(tmp_path)
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def nemotron(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, Any, Path]]:
+    """Pixels of a patch's side, the model and its folder."""
+    folder = tmp_path_factory.mktemp("nemotron")
+    patch = int(SIZES[request.param]["patch_size"])
+    yield patch, made_towers.nemotron(request.param, folder), folder
+
+
+def test_nemotron_beside_transformers(nemotron: tuple[int, Any, Path], tmp_path: Path) -> None:
+    """The rows of an image with fewer lines and places than the largest, the logits of a prompt
+    with it, and the rows of the file."""
+    p, model, folder = nemotron
+    pixels = picture(0, 6 * p, 10 * p)
+    with LLM(folder, mmproj=folder, **LONG) as llm:
+        rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
+        seen = {"pixel_values": patches(pixels, p).flatten(1),
+                "image_grid_hw": torch.tensor([[6, 10]])}  # fmt: skip
+        with torch.no_grad():
+            want = model(input_ids=in_transformers([*BEFORE, *ids, *BEHIND]), **seen)
+            close(rows, model.get_image_features(**seen).pooler_output[0])
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
+    made = check_file(folder, tmp_path / "f32.gguf", pixels, rows)
+    assert made.file.tensors["v.position_embd.weight"].ne[1] == 64
+    assert made.file.tensors["v.position_embd_whole.weight"].ne[1] == 144
+
+
+@pytest.mark.parametrize("size", [(10, 12), (29, 50), (130, 71), (3, 40), (20, 999), (24, 40)])
+def test_pixels_of_nemotrons_processor(
+    nemotron: tuple[int, Any, Path], size: tuple[int, int]
+) -> None:
+    """The size of an image in its own proportions, and its values, which may overshoot."""
+    p, _, folder = nemotron
+    name = "get_patch_grid_size"
+    grid = made_towers.function_of("nemotron_h_omni.image_processing_nemotron_h_omni", name)
+    h, w = (n * p for n in grid(*size, p, 2, 24, 200))
+    tower, pixels = Tower(folder), picture(1, *size)
+    small = tower.family.sized(tower.config, pixels)
+    assert small.shape == (h, w, 3)
+    assert tower.family.n_rows(tower.config, *size) == h * w // (2 * p) ** 2
+    values = torch.tensor(pixels).permute(2, 0, 1)[None].double()
+    how = {"mode": "bicubic", "antialias": True, "align_corners": False}
+    want = torch.nn.functional.interpolate(values, (h, w), **how)[0].permute(1, 2, 0)
+    np.testing.assert_allclose(small, want if size != (h, w) else pixels, atol=1e-3)
+
+
+def test_nemotron_in_tiles(nemotron: tuple[int, Any, Path], tmp_path: Path) -> None:
+    """The model before takes tiles, whose positions are spread from the first to the last."""
+    p, model, folder = nemotron
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["NemotronH_Nano_VL_V2"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    pixels = picture(0, 8 * p, 16 * p)
+    with LLM(tmp_path, mmproj=tmp_path, **LONG) as llm:
+        assert "v.position_embd_whole.weight" not in llm.sight.tower.file.tensors
+        rows, whole = llm.sight.rows(pixels), llm.sight.rows(pixels[:, : 8 * p])
+        assert len(rows) == 3 * 16 and len(whole) == 16
+        np.testing.assert_array_equal(rows[:16], whole)
+    table = model.vision_model.embeddings.position_embedding
+    with torch.no_grad():
+        square = table.data.reshape(1, 12, 12, -1).permute(0, 3, 1, 2)
+        spread = torch.nn.functional.interpolate(
+            square, (8, 8), mode="bilinear", align_corners=True
+        )
+        model.vision_model.embeddings._interpolate_position_embedding = lambda *_: spread.flatten(
+            2
+        ).permute(0, 2, 1)
+        seen = patches(pixels[:, : 8 * p], p).flatten(1)
+        want = model.get_image_features(seen, torch.tensor([[8, 8]])).pooler_output[0]
+        del model.vision_model.embeddings._interpolate_position_embedding
+    close(whole, want)
+    check_file(tmp_path, tmp_path / "f32.gguf", pixels, rows)

@@ -271,9 +271,9 @@ class Sight(Sense):
     def rows(self, picture: Any) -> NDArray[np.float32]:
         """The rows of an image, f32 [n, n_embd]."""
         pixels, family, c = open_picture(picture), self.tower.family, self.tower.config
-        tiles = [Tile(family.sized(c, pixels))] if family.tiles is None else family.tiles(c, pixels)
+        tiles = [Tile(pixels)] if family.tiles is None else family.tiles(c, pixels)
         with self._lock:
-            return np.concatenate([self._rows(tile.pixels) for tile in tiles])
+            return np.concatenate([self._rows(family.sized(c, tile.pixels)) for tile in tiles])
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self._run(self.tower.family.values(self.tower.config, pixels))

@@ -29,9 +29,11 @@ def inputs(n: Size, n_taps: int = 2) -> dict[str, Tensor]:
     return out
 
 
-def added(w: Weights, x: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """x [n_embd, n] plus the learned positions of its patches."""
-    table, i = w["v.position_embd.weight"], 0
+def added(
+    w: Weights, x: Tensor, inputs: Mapping[str, Tensor], name: str = "v.position_embd.weight"
+) -> Tensor:
+    """x [n_embd, n] plus the learned positions of its patches, from the tensor `name`."""
+    table, i = w[name], 0
     if table.ne[2] != 1:  # lines and places are apart
         table = G.reshape(table, table.ne[0], table.ne[1] * table.ne[2])
     while f"corner_{i}" in inputs:
