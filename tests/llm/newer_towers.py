@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import math
+from collections import defaultdict
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -45,7 +48,10 @@ def function_of(module: str, *names: str) -> Any:
     tree = ast.parse(Path(spec.origin).read_text())
     found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in names]
     tree.body = list(found)
-    space: dict[str, Any] = {"math": math}
+    space: dict[str, Any] = {
+        "math": math, "torch": torch, "defaultdict": defaultdict, "lru_cache": lru_cache,
+        "SizeDict": SimpleNamespace,
+    }  # fmt: skip
     exec(compile(tree, spec.origin, "exec"), space)
     return space[names[-1]]
 
@@ -89,6 +95,20 @@ def nemotron(size: str, folder: Path) -> Any:
     )  # fmt: skip
     model = transformers.NemotronH_Omni_Reasoning_V3(config)
     return saved(model, folder, "gpt2", min_num_patches=24, max_num_patches=200)
+
+
+def llama4(size: str, folder: Path) -> Any:
+    """Llama 4, whose tiles have 4 patches each side."""
+    side, patch = SIZES[size]["hidden_size"], SIZES[size]["patch_size"]
+    tower = {**SIZES[size], "image_size": 4 * patch, "intermediate_size": 4 * side,
+             "projector_input_dim": 40, "projector_output_dim": 40,
+             "vision_output_dim": 40}  # fmt: skip
+    config = transformers.Llama4Config(
+        text_config=hf_folders.MODELS["llama4"][1] | {"max_position_embeddings": 256},
+        vision_config=tower, image_token_index=IMAGE, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.Llama4ForConditionalGeneration(config)
+    return saved(model, folder, "llama3", max_patches=6)
 
 
 def as_kimi_vl(folder: Path) -> None:

@@ -4,6 +4,7 @@ files that folders convert to."""
 from __future__ import annotations
 
 import json
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
+from weft.frontends.hf.towers import newer
 from weft.llm import LLM, Tower
 
 torch = pytest.importorskip("torch")
@@ -302,3 +304,76 @@ def test_nemotron_in_tiles(nemotron: tuple[int, Any, Path], tmp_path: Path) -> N
         del model.vision_model.embeddings._interpolate_position_embedding
     close(whole, want)
     check_file(tmp_path, tmp_path / "f32.gguf", pixels, rows)
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def llama4(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, Any, Path]]:
+    """Pixels of a tile's side, the model and its folder."""
+    folder = tmp_path_factory.mktemp("llama4")
+    side = 4 * int(SIZES[request.param]["patch_size"])
+    yield side, made_towers.llama4(request.param, folder), folder
+
+
+def test_llama4_beside_transformers(
+    llama4: tuple[int, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of two tiles and of the whole, the logits of a prompt with them, and the rows of
+    the file."""
+    side, model, folder = llama4
+    pixels = picture(0, 2 * side, side)
+    with LLM(folder, mmproj=folder, **LONG) as llm:
+        tower = llm.sight.tower
+        parts = tower.family.tiles(tower.config, pixels)
+        rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
+        seen = torch.cat([pixel_values(part.pixels) for part in parts])
+        assert len(parts) == 3 and tower.family.n_rows(tower.config, *pixels.shape[:2]) == 12
+        with torch.no_grad():
+            encoded = model.vision_model(seen).last_hidden_state
+            features = model.multi_modal_projector(encoded).flatten(0, 1)
+            prompt = in_transformers([*BEFORE, *ids, *BEHIND])
+            embedded = model.get_input_embeddings()(prompt)
+            embedded[prompt == IMAGE] = features
+            want = model.language_model(inputs_embeds=embedded)
+        close(rows, features)
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
+    made = check_file(folder, tmp_path / "f32.gguf", pixels, rows)
+    # newer converters of the reference call the second norm otherwise
+    monkeypatch.setitem(newer._LLAMA4, "post_attention_layernorm", "attn_post_norm")
+    with LLM(folder, mmproj=folder, **LONG) as llm:
+        assert "v.blk.0.attn_post_norm.bias" in llm.sight.tower.weights
+        np.testing.assert_array_equal(llm.sight.rows(pixels), rows)
+    assert {"v.class_embd", "mm.model.mlp.1.weight", "mm.model.mlp.2.weight", "mm.model.fc.weight",
+            "v.blk.0.attn_q.bias"} <= set(made.file.tensors)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "size", [(16, 16), (7, 9), (20, 33), (40, 20), (100, 35), (65, 66), (9, 200), (300, 3)]
+)
+def test_tiles_of_llama4s_processor(llama4: tuple[int, Any, Path], size: tuple[int, int]) -> None:
+    """Every pixel of every tile and of the whole, and the tokens behind tiles."""
+    side, _, folder = llama4
+    module = "llama4.image_processing_llama4"
+    square = namedtuple("Square", "height width")(side, side)
+    sizes = made_towers.function_of(module, "get_factors", "find_supported_resolutions")(6, square)
+    canvas = made_towers.function_of(module, "get_best_fit")(size, torch.tensor(sizes)).tolist()
+    inside = [min(max(n, side), m) for n, m in zip(size, canvas, strict=True)]
+    h, w = made_towers.function_of(module, "get_max_res_without_distortion")(size, inside)
+    tower, pixels = Tower(folder), picture(2, *size)
+    parts = tower.family.tiles(tower.config, pixels)
+    image, filled = Image.fromarray(pixels), Image.new("RGB", canvas[::-1])
+    filled.paste(image.resize((max(w, 1), max(h, 1)), Image.Resampling.BILINEAR), (0, 0))
+    n_lines, n_places = (n // side for n in canvas)
+    assert len(parts) == n_lines * n_places + (n_lines * n_places > 1)
+    for i in range(n_lines * n_places):
+        y, x = divmod(i, n_places)
+        want = filled.crop((x * side, y * side, (x + 1) * side, (y + 1) * side))
+        np.testing.assert_array_equal(parts[i].pixels, want)
+        if len(parts) > 1:
+            axis = "x" if x < n_places - 1 else "y"
+            assert parts[i].after == f"<|tile_{axis}_separator|>"
+    if len(parts) > 1:
+        whole = image.resize((side, side), Image.Resampling.BILINEAR)
+        np.testing.assert_array_equal(parts[-1].pixels, whole)
+    assert parts[-1].before == "<|image|>"

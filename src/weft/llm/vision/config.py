@@ -66,6 +66,8 @@ class TowerConfig:
     n_projector: int = 0
     """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down` or
     `mm.model.mlp.1`, `mm.model.mlp.3`; 0: there are none."""
+    n_fc: int = 0
+    """Width in front of the last matrix of a projector `mm.model.fc`; 0: there is none."""
     whole_size: int = 0
     """Pixels of the longer side of an image before it is cut into tiles."""
     tile_size: int = 0
@@ -127,6 +129,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         n_whole=_rows(file, "v.position_embd_whole.weight"),
         n_class=_rows(file, "v.class_embd"),
         n_projector=_rows(file, "mm.1.weight", "mm.up.weight", "mm.model.mlp.1.weight"),
+        n_fc=_rows(file, "mm.model.mlp.2.weight"),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
         tile_size=keys.count("vision.preproc_tile_size", 0, least=0, most=1 << 14),
         least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),

@@ -14,6 +14,7 @@ from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.kimi import KIMIK25, KIMIVL
 from weft.llm.vision.lfm2 import LFM2
+from weft.llm.vision.llama4 import LLAMA4
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.paddleocr import PADDLEOCR
 from weft.llm.vision.pixtral import LIGHTONOCR, PIXTRAL
@@ -25,7 +26,7 @@ from weft.llm.vision.step3 import STEP3
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED, "glm4v": GLM4V,
     "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "kimik25": KIMIK25,
-    "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR, "mlp": LLAVA,
+    "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR, "llama4": LLAMA4, "mlp": LLAVA,
     "nemotron_v2_vl": NEMOTRON, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
     "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
     "step3vl": STEP3,

@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers.family import TowerFamily, image_processor, part_of, vision_keys
-from weft.frontends.hf.towers.square import CLIP
+from weft.frontends.hf.towers.family import (
+    SIGLIP,
+    TowerFamily,
+    image_processor,
+    part_of,
+    vision_keys,
+)
+from weft.frontends.hf.towers.square import CLIP, HALF
 from weft.frontends.hf.values import Values
 
 _KIMI = {
@@ -241,7 +247,48 @@ def _spread(x: NDArray[np.float32], n: int) -> NDArray[np.float32]:
     return np.asarray(x[low] * (1 - share) + x[np.minimum(low + 1, len(x) - 1)] * share)
 
 
+_LLAMA4 = {
+    "vision_model.patch_embedding.linear": "v.patch_embd",
+    "vision_model.class_embedding": "v.class_embd",
+    "vision_model.positional_embedding_vlm": "v.position_embd.weight",
+    "vision_model.layernorm_pre": "v.pre_ln", "vision_model.layernorm_post": "v.post_ln",
+    "vision_model.vision_adapter.mlp.fc1": "mm.model.mlp.1",
+    "vision_model.vision_adapter.mlp.fc2": "mm.model.mlp.2",
+    "multi_modal_projector.linear_1": "mm.model.fc",
+    **SIGLIP, "self_attn.o_proj": "attn_out", "input_layernorm": "ln1",
+    "post_attention_layernorm": "ln2",
+}  # fmt: skip
+
+
+def _llama4_keys(c: Config) -> Pairs:
+    vision = part_of(c, "vision_config")
+    if vision.get("pixel_shuffle_ratio", 0.5) != 0.5:
+        raise c.bad("vision_config.pixel_shuffle_ratio", "must be 0.5 for this kind of tower")
+    if vision.get("hidden_act", "gelu") != "gelu":
+        raise c.bad("vision_config.hidden_act", "must be 'gelu' for this kind of tower")
+    theta = (vision.get("rope_parameters") or {}).get("rope_theta", vision.get("rope_theta", 10000))
+    if theta != 10000:
+        raise c.bad("vision_config.rope_theta", "must be 10000 for this kind of tower")
+    seen = image_processor(c)
+    if seen.get("resize_to_max_canvas"):
+        raise c.bad("resize_to_max_canvas", "of the image processor must be false")
+    colours = {name: seen.get(f"image_{name}", HALF[f"image_{name}"]) for name in ("mean", "std")}
+    eps = vision.get("norm_eps", 1e-5)
+    given = Config(c.folder, {**c, "vision_config": {**vision, "layer_norm_eps": eps}})
+    yield from vision_keys(given, "llama4", alone=True, **colours)
+    yield "vision.projector.scale_factor", 2
+    yield "use_gelu", True
+    if seen.get("max_patches", 16) != 16:
+        yield "vision.preproc_max_tiles", seen["max_patches"]
+
+
 FAMILIES = {
+    "Llama4ForConditionalGeneration": TowerFamily(
+        _llama4_keys,
+        ("vision_model.", "multi_modal_projector."),
+        {"vision_model.model.layers": "v.blk"},
+        _LLAMA4,
+    ),
     **dict.fromkeys(
         ("NemotronH_Omni_Reasoning_V3", "NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2"),
         TowerFamily(
