@@ -111,6 +111,18 @@ def llama4(size: str, folder: Path) -> Any:
     return saved(model, folder, "llama3", max_patches=6)
 
 
+def minimax(size: str, folder: Path) -> Any:
+    """MiniMax-M3."""
+    config = transformers.MiniMaxM3VLConfig(
+        text_config=hf_folders.MODELS["minimax m3"][1] | {
+            "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1},
+        vision_config=SIZES[size] | {"image_size": 96}, projector_hidden_size=40,
+        image_token_index=IMAGE, video_token_index=IMAGE - 1, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.MiniMaxM3SparseForConditionalGeneration(config)
+    return saved(model, folder, "gpt2", min_pixels=600, max_pixels=9000)
+
+
 def as_kimi_vl(folder: Path) -> None:
     """Makes the folder of Kimi K2.5 a folder of Kimi-VL, whose names differ; images without
     frames have the same equations."""

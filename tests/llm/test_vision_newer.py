@@ -377,3 +377,46 @@ def test_tiles_of_llama4s_processor(llama4: tuple[int, Any, Path], size: tuple[i
         whole = image.resize((side, side), Image.Resampling.BILINEAR)
         np.testing.assert_array_equal(parts[-1].pixels, whole)
     assert parts[-1].before == "<|image|>"
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def minimax(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, Any, Path]]:
+    """Pixels of a patch's side, the model and its folder."""
+    folder = tmp_path_factory.mktemp("minimax")
+    patch = int(SIZES[request.param]["patch_size"])
+    yield patch, made_towers.minimax(request.param, folder), folder
+
+
+def test_minimax_m3_beside_transformers(minimax: tuple[int, Any, Path], tmp_path: Path) -> None:
+    """The rows of an image, the logits of a prompt with it, and the rows of the file."""
+    p, model, folder = minimax
+    pixels = picture(0, 8 * p, 10 * p)
+    values = pixel_values(pixels)[0].reshape(3, 4, 2, p, 5, 2, p).permute(1, 4, 2, 5, 0, 3, 6)
+    values = values.unsqueeze(5).expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(80, -1)
+    seen = {"pixel_values": values, "image_grid_thw": torch.tensor([[1, 8, 10]])}
+    with LLM(folder, mmproj=folder, **LONG) as llm:
+        rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
+        with torch.no_grad():
+            want = model(input_ids=in_transformers([*BEFORE, *ids, *BEHIND]), **seen)
+            close(rows, model.get_image_features(**seen).pooler_output[0])
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
+    made = check_file(folder, tmp_path / "f32.gguf", pixels, rows)
+    assert {"v.patch_embd.weight.1", "mm.merger.fc1.bias", "v.pre_ln.weight"} <= set(
+        made.file.tensors
+    )
+
+
+@pytest.mark.parametrize("size", [(10, 12), (29, 50), (130, 71), (200, 33)])
+def test_pixels_of_minimaxs_processor(
+    minimax: tuple[int, Any, Path], size: tuple[int, int]
+) -> None:
+    p, _, folder = minimax
+    resize = made_towers.function_of("minimax_m3_vl.image_processing_minimax_m3_vl", "smart_resize")
+    h, w = resize(*size, 2 * p, 600, 9000)
+    tower, pixels = Tower(folder), picture(1, *size)
+    small = tower.family.sized(tower.config, pixels)
+    want = Image.fromarray(pixels).resize((w, h), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(small, want)
+    assert tower.family.n_rows(tower.config, *size) == h * w // (2 * p) ** 2

@@ -33,7 +33,8 @@ _FILES = {
     "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
     "Kimi_K25ForConditionalGeneration StepVLForConditionalGeneration "
     "Step3p7ForConditionalGeneration NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 "
-    "NemotronH_Nano_Omni_Reasoning_V3 Llama4ForConditionalGeneration",
+    "NemotronH_Nano_Omni_Reasoning_V3 Llama4ForConditionalGeneration "
+    "MiniMaxM3VLForConditionalGeneration MiniMaxM3SparseForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

@@ -261,7 +261,7 @@ def _pixtral(c: Config, name: str, values: Values) -> Named:
 
 def _qwen(c: Config, name: str, values: Values) -> Named:
     if name == "patch_embed.proj.weight":
-        yield from _frames(c, values)
+        yield from frames(c, values)
     elif ".qkv." in name:
         third = values.shape[0] // 3
         for part, new in zip(values.split(third, third, third), "qkv", strict=True):
@@ -274,7 +274,7 @@ def _qwen(c: Config, name: str, values: Values) -> Named:
 def _qwen3(c: Config, name: str, values: Values) -> Named:
     deep = _DEEP.fullmatch(name)
     if name == "patch_embed.proj.weight":
-        yield from _frames(c, values)
+        yield from frames(c, values)
     elif deep is not None:
         indexes = _numbers(c, "deepstack_visual_indexes")
         if int(deep[1]) >= len(indexes):
@@ -284,7 +284,7 @@ def _qwen3(c: Config, name: str, values: Values) -> Named:
         yield from _named(c, name, values)
 
 
-def _frames(c: Config, values: Values) -> Iterator[tuple[str, Values]]:
+def frames(c: Config, values: Values) -> Iterator[tuple[str, Values]]:
     """The kernel of patches for each of two frames."""
     if len(values.shape) != 5 or values.shape[2] != 2:
         raise FormatError(f"{c.folder}: the patches of the tower must have two frames")
