@@ -123,6 +123,24 @@ def minimax(size: str, folder: Path) -> Any:
     return saved(model, folder, "gpt2", min_pixels=600, max_pixels=9000)
 
 
+def exaone(size: str, folder: Path) -> Any:
+    """EXAONE 4.5, whose windows have 4 or 8 patches each side; every second layer has none."""
+    tower = {k: v for k, v in SIZES[size].items() if "num" not in k} | {
+        "depth": 4,
+        "num_heads": 4,
+        "num_key_value_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 28 if size == "small" else 14,
+        "fullatt_block_indexes": [1, 3],
+    }
+    config = transformers.Exaone4_5_Config(
+        text_config=hf_folders.MODELS["exaone4.5"][1] | {"max_position_embeddings": 256},
+        vision_config=tower, image_token_id=IMAGE, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.Exaone4_5_ForConditionalGeneration(config)
+    return saved(model, folder, "gpt2", min_pixels=600, max_pixels=200000)
+
+
 def as_kimi_vl(folder: Path) -> None:
     """Makes the folder of Kimi K2.5 a folder of Kimi-VL, whose names differ; images without
     frames have the same equations."""

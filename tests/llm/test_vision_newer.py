@@ -389,13 +389,20 @@ def minimax(
     yield patch, made_towers.minimax(request.param, folder), folder
 
 
+def squares(pixels: NDArray[np.uint8], p: int) -> dict[str, Any]:
+    """An image as transformers takes it, square after square of 2 by 2 patches, in two frames."""
+    h, w = (side // p for side in pixels.shape[:2])
+    values = pixel_values(pixels)[0].reshape(3, h // 2, 2, p, w // 2, 2, p)
+    values = values.permute(1, 4, 2, 5, 0, 3, 6).unsqueeze(5)
+    values = values.expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(h * w, -1)
+    return {"pixel_values": values, "image_grid_thw": torch.tensor([[1, h, w]])}
+
+
 def test_minimax_m3_beside_transformers(minimax: tuple[int, Any, Path], tmp_path: Path) -> None:
     """The rows of an image, the logits of a prompt with it, and the rows of the file."""
     p, model, folder = minimax
     pixels = picture(0, 8 * p, 10 * p)
-    values = pixel_values(pixels)[0].reshape(3, 4, 2, p, 5, 2, p).permute(1, 4, 2, 5, 0, 3, 6)
-    values = values.unsqueeze(5).expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(80, -1)
-    seen = {"pixel_values": values, "image_grid_thw": torch.tensor([[1, 8, 10]])}
+    seen = squares(pixels, p)
     with LLM(folder, mmproj=folder, **LONG) as llm:
         rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
         with torch.no_grad():
@@ -420,3 +427,21 @@ def test_pixels_of_minimaxs_processor(
     want = Image.fromarray(pixels).resize((w, h), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(small, want)
     assert tower.family.n_rows(tower.config, *size) == h * w // (2 * p) ** 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_exaone_beside_transformers(tmp_path: Path, size: str) -> None:
+    """The rows of an image of several windows, the logits of a prompt with it, and the rows of the
+    file."""
+    model = made_towers.exaone(size, tmp_path)
+    p = 28 if size == "small" else 14
+    pixels = picture(0, 6 * p, 10 * p)
+    seen = squares(pixels, p)
+    with LLM(tmp_path, mmproj=tmp_path, **LONG) as llm:
+        rows, ids = llm.sight.rows(pixels), llm.sight.ids(pixels)
+        with torch.no_grad():
+            want = model(input_ids=in_transformers([*BEFORE, *ids, *BEHIND]), **seen)
+            close(rows, torch.cat(list(model.get_image_features(**seen).pooler_output)))
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
+    made = check_file(tmp_path, tmp_path / "f32.gguf", pixels, rows)
+    assert made.config.full_every == 2 and made.config.n_head_kv == 2

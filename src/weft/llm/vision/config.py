@@ -43,6 +43,8 @@ class TowerConfig:
     """Activation: "gelu", "silu" or "gelu_quick"."""
     merge: int
     """Patches of each side of a square that becomes one row."""
+    n_head_kv: int = 0
+    """Heads of keys and values, if they are fewer than of queries; 0: they are as many."""
     full_every: int = 0
     """One layer in this many sees the whole image, the others windows; 0: all see it."""
     deepstack: tuple[int, ...] = ()
@@ -103,6 +105,9 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     )
     if n_embd % (n_head or 1):
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
+    n_head_kv = keys.count("vision.attention.head_count_kv", 0, least=0)
+    if n_head_kv and n_head % n_head_kv:
+        raise keys.bad("vision.attention.head_count_kv", n_head_kv, f"a divisor of {n_head}")
     n_layer = keys.count("vision.block_count", least=least, most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
@@ -119,6 +124,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         std=_colours(file, "image_std"),
         act="silu" if keys.flag("use_silu", False) else act,
         merge=_merge(keys, merge, size // patch),
+        n_head_kv=n_head_kv,
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),

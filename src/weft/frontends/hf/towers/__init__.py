@@ -24,7 +24,7 @@ _FILES = {
     "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
     "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
     "Qwen3VLMoeForConditionalGeneration LightOnOcrForConditionalGeneration "
-    "LightOnOCRForConditionalGeneration",
+    "LightOnOCRForConditionalGeneration Exaone4_5_ForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
