@@ -445,3 +445,14 @@ def test_exaone_beside_transformers(tmp_path: Path, size: str) -> None:
         close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
     made = check_file(tmp_path, tmp_path / "f32.gguf", pixels, rows)
     assert made.config.full_every == 2 and made.config.n_head_kv == 2
+
+
+def test_tiles_without_whole_squares(llama4: tuple[int, Any, Path], tmp_path: Path) -> None:
+    side, _, folder = llama4
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"]["image_size"] = side + 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name in ("model.safetensors", "preprocessor_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(FormatError, match=rf"images of {side + 1} pixels each side, in squares of"):
+        Tower(tmp_path)

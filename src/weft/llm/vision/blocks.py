@@ -27,6 +27,16 @@ def patch_rows(c: TowerConfig, name: str = "v.patch_embd", *, bias: bool = True)
         yield maybe(f"{name}.bias", c.n_embd)
 
 
+def require_squares(c: TowerConfig) -> None:
+    """Raises FormatError for a square image that is not made of whole squares of patches."""
+    unit = c.patch_size * c.merge
+    if c.image_size % unit:
+        raise FormatError(
+            f"the tower takes images of {c.image_size} pixels each side, in squares of {unit}; "
+            "sides must be multiples of these"
+        )
+
+
 def square_inputs(c: TowerConfig) -> dict[str, Tensor]:
     """The input of a tower for squares: patches [3 p p, n_patches]."""
     return {"patches": G.input("patches", (c.side * c.side, c.patch_values), "f32")}

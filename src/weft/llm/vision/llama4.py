@@ -32,6 +32,7 @@ TILES = 16
 
 def rows(c: TowerConfig) -> Iterator[Row]:
     blocks.require_pairs(c)
+    blocks.require_squares(c)
     yield need("v.patch_embd.weight", c.patch_values, c.n_embd)
     yield need("v.class_embd", c.n_embd)
     yield need("v.position_embd.weight", c.n_embd, c.side**2 + 1)

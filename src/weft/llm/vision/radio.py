@@ -31,6 +31,7 @@ WHOLE = "v.position_embd_whole.weight"
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
+    blocks.require_squares(c)
     yield from blocks.patch_rows(c, bias=False)
     yield need("v.class_embd", c.n_embd, c.n_class)
     yield need("v.position_embd.weight", c.n_embd, c.n_learned)
