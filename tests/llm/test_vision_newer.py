@@ -445,6 +445,10 @@ def test_exaone_beside_transformers(tmp_path: Path, size: str) -> None:
         close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
     made = check_file(tmp_path, tmp_path / "f32.gguf", pixels, rows)
     assert made.config.full_every == 2 and made.config.n_head_kv == 2
+    convert_folder(tmp_path, tmp_path / "f16.gguf", "f16", mmproj=True)
+    tensors = Tower(tmp_path / "f16.gguf").file.tensors
+    names = ("v.patch_embd.weight", "v.patch_embd.weight.1", "mm.0.weight", "mm.0.bias")
+    assert [tensors[name].dtype.name for name in names] == ["f16", "f16", "f16", "f32"]
 
 
 def test_tiles_without_whole_squares(llama4: tuple[int, Any, Path], tmp_path: Path) -> None:

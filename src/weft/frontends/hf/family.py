@@ -318,7 +318,7 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
     return (
         n_dims <= 1
         or name.endswith("_norm.weight")
-        or not name.endswith(".weight")
+        or not name.removesuffix(".1").endswith(".weight")  # of a second frame
         or any(part in name for part in family.f32)
         or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )

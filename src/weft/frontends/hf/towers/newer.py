@@ -372,7 +372,6 @@ FAMILIES = {
             ("vision_model.", "vit_large_projector."),
             {"vision_model.transformer.resblocks": "v.blk"},
             _STEP3,
-            f32=("mm.0.", "mm.1."),
         ),
     ),
     "KimiVLForConditionalGeneration": _kimi("kimivl", _kimivl_change),
