@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.towers import open_tower_folder
 from weft.llm import LLM, Tower
+from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.vision import gemma4
 
 torch = pytest.importorskip("torch")
@@ -180,3 +182,23 @@ def test_the_12b_model_beside_transformers(
         close(llm.context.decode([*BEFORE, *seen, *BEHIND], outputs="all"), want)
     convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
     require_same_towers(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
+
+
+def test_tokens_that_the_12b_model_never_writes(tmp_path: Path) -> None:
+    """generation_config.json forbids tokens, in the folder and in its file."""
+    model = make_unified(tmp_path)
+    ids = [*BEFORE, *BEHIND]
+    with torch.no_grad():
+        best = model(input_ids=torch.tensor([ids])).logits[0, -1].argsort(descending=True)
+    path, forbidden = tmp_path / "generation_config.json", best[:2].tolist()
+    path.write_text(json.dumps({"suppress_tokens": forbidden}))
+    convert_folder(tmp_path, tmp_path / "f32.gguf", "f32")
+    for source in (tmp_path, tmp_path / "f32.gguf"):
+        with LLM(source, **F32) as llm:
+            logits = llm.context.decode(ids)[-1]
+            greedy = Sampler(SamplingParams(temperature=0.0), llm.tokenizer)
+            assert llm.tokenizer.vocab.suppressed == tuple(sorted(forbidden))
+            assert greedy.sample(logits) == int(best[2])
+    path.write_text(json.dumps({"suppress_tokens": ["a"]}))
+    with pytest.raises(FormatError, match=r"suppress_tokens.*must be a list"):
+        LLM(tmp_path, **F32)

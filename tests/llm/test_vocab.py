@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.llm.tiny import metadata, tokens, write_model
 from tests.llm.vocabularies import byte_level, make
 from weft.errors import TokenizerError
 from weft.frontends.gguf import open_gguf
+from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.tokenizers.vocab import TokenType, Vocab
 
 
@@ -122,3 +125,19 @@ def test_settings_that_are_held(tmp_path: Path) -> None:
     )
     path = write_model(tmp_path / "m.gguf", metadata(**{"tokenizer.weft.settings": settings}))
     assert Vocab.from_gguf(open_gguf(path)).lstrip == {1}
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0, "logit_bias": {7: 9.0}}])
+def test_suppressed_tokens_are_never_drawn(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Ids beyond the vocabulary count for nothing."""
+    ids = np.array([7, 9, -1, 9999], np.int32)
+    tokenizer = byte_level(tmp_path, [], suppress_tokens=ids)
+    assert tokenizer.vocab.suppressed == (7, 9)
+    logits = np.zeros(256, np.float32)
+    logits[[7, 9, 11]] = 90, 80, 60
+    assert Sampler(SamplingParams(**options)).sample(logits) in (7, 9)
+    sampler = Sampler(SamplingParams(**options), tokenizer)
+    assert sampler.sample(logits) == 11
+    assert not {7, 9} & set(sampler.distribution(np.zeros(256, np.float32))[0][:-2].tolist())
+    with pytest.raises(TokenizerError, match=r"suppress_tokens must be ids of tokens"):
+        byte_level(tmp_path, [], suppress_tokens=np.array([0.5, 2.0], np.float32))

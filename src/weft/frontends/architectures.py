@@ -111,7 +111,8 @@ FILES = {
         "nemotron": "NemotronForCausalLM",
         "plamo2": "Plamo2ForCausalLM PLaMo2ForCausalLM",
         "plamo3": "Plamo3ForCausalLM PLaMo3ForCausalLM",
-        "nemotron_h": "NemotronHForCausalLM",
+        "nemotron_h": "NemotronHForCausalLM NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 "
+        "NemotronH_Nano_Omni_Reasoning_V3",
         "nemotron_h_moe": "",
     },
     "llama": {

@@ -276,12 +276,11 @@ class Sight(Sense):
     def rows(self, picture: Any) -> NDArray[np.float32]:
         """The rows of an image, f32 [n, n_embd]."""
         pixels, family, c = open_picture(picture), self.tower.family, self.tower.config
-        tiles = [Tile(family.sized(c, pixels))] if family.tiles is None else family.tiles(c, pixels)
+        tiles = [Tile(pixels)] if family.tiles is None else family.tiles(c, pixels)
         with self._lock:
-            rows = np.concatenate([self._rows(tile.pixels) for tile in tiles])
-        if family.arranged is not None:
-            rows = rows[family.arranged(c, *pixels.shape[:2])]
-        return rows
+            parts = [self._rows(family.sized(c, tile.pixels)) for tile in tiles]
+        rows = np.concatenate(parts)
+        return rows if family.arranged is None else rows[family.arranged(c, *pixels.shape[:2])]
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self._run(self.tower.family.values(self.tower.config, pixels))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family
 from weft.frontends.hf.keys import llama3_factors, long_factors, long_magnitude, yarn_magnitude
@@ -40,7 +42,21 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
     norm = c.get("norm_topk_prob")
     if family.norm_topk is not None and norm is not None and bool(norm) != family.norm_topk:
         keys.setdefault("expert_weights_norm", bool(norm))
+    if "suppress_tokens" not in keys:  # Whisper has rules of its own
+        keys |= dict(_suppressed(c))
     return keys
+
+
+def _suppressed(c: Config) -> Iterator[tuple[str, object]]:
+    """The tokens that generation_config.json forbids."""
+    ids = c.json("generation_config.json").get("suppress_tokens")
+    if ids is None:
+        return
+    if not isinstance(ids, list) or not all(type(id_) is int for id_ in ids):
+        raise c.bad("suppress_tokens", "of generation_config.json must be a list of ids of tokens")
+    found = [id_ for id_ in ids if 0 <= id_ < 1 << 31]
+    if found:
+        yield "tokenizer.ggml.suppress_tokens", np.array(found, np.int32)
 
 
 def _time_steps(c: Config) -> Iterator[tuple[str, object]]:

@@ -53,14 +53,15 @@ def read_config_json(folder: Path) -> dict[str, Any]:
 def class_of(config: Mapping[str, Any]) -> str:
     """The class of transformers that computes the text, such as `LlamaForCausalLM`; may be
     empty."""
-    for source in (_text_of(config), config):
+    for source in (text_of(config), config):
         names = source.get("architectures")
         if isinstance(names, list) and names and isinstance(names[0], str):
             return names[0]
     return ""
 
 
-def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of config.json for the text model; empty if it has none of its own."""
     thinker = config.get("thinker_config")
     if isinstance(thinker, dict):  # Qwen's models that speak: the part that writes
         config = thinker
@@ -85,7 +86,7 @@ class Config(Mapping[str, Any]):
         self.further: Path | None = None
         """A folder with a part of the model, where it was given."""
         layer = config.get("transformer_layer_config")  # of speculators' EAGLE-3
-        own = {**config, **_text_of(config), **(layer if isinstance(layer, dict) else {})}
+        own = {**config, **text_of(config), **(layer if isinstance(layer, dict) else {})}
         given = {key: value for key, value in own.items() if value is not None}
         self._values: dict[str, Any] = {**(defaults or {}), **given}
         self._nulls = own.keys() - given.keys()

@@ -321,7 +321,8 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
     return (
         n_dims <= 1
         or name.endswith("_norm.weight")
-        or not name.endswith((".weight", ".lora_a", ".lora_b"))
+        # a kernel of a second frame ends in .weight.1
+        or not name.removesuffix(".1").endswith((".weight", ".lora_a", ".lora_b"))
         or any(part in name for part in family.f32)
         or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )

@@ -66,7 +66,9 @@ class Folder:
 
     def _whole(self, pairs: Pairs, file_type: int) -> Iterator[tuple[str, object]]:
         for key, value in pairs:
-            whole = key.startswith(("general.", "tokenizer.", "xielu.", "diffusion."))
+            whole = key.startswith(
+                ("general.", "tokenizer.", "xielu.", "diffusion.", "vision.pos_emb_")
+            )
             name = key if whole else f"{self.family.arch}.{key}"
             yield name, file_type if key == "general.file_type" else value
 

@@ -31,12 +31,15 @@ class Sampler:
     Samplers share no mutable state, so different texts may take turns or run in threads."""
 
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None = None) -> None:
-        """DRY with sequence breakers and constraints need the `tokenizer`.
+        """DRY with sequence breakers and constraints need the `tokenizer`, whose suppressed tokens
+        are never drawn.
 
         Raises ContextError if it is missing, and for a constraint that no text can satisfy."""
         self.params = params
         self._random = np.random.Generator(np.random.PCG64(params.seed))
         self._bias = _bias(params)
+        suppressed = () if tokenizer is None else tokenizer.vocab.suppressed
+        self._suppressed = np.array(suppressed, np.intp)
         self._constraint: Constraint | None = None
         if params.constrained:
             self._constraint = Constraint(params, _needed(tokenizer, "a constraint"))
@@ -47,6 +50,7 @@ class Sampler:
         self._only_cold = False
         self._chain = self._steps(tokenizer)
         bare = self._bias is None and self._constraint is None and self._last is None
+        bare = bare and not len(self._suppressed)
         self._largest = bare and self._only_cold
         """Whether the largest logit is what is drawn, and nothing changes logits before."""
 
@@ -190,6 +194,9 @@ class Sampler:
         c = Candidates(logits, self._allowed(len(logits)))
         if self._bias is not None:
             _add(c, *self._bias, len(logits))
+        if len(self._suppressed):
+            positions, _ = c.find(self._suppressed)
+            c.set_logits(positions, np.full(len(positions), -np.inf, np.float32))
         if not (c.logits is logits or math.isfinite(c.logits.max())):
             raise ContextError("forbids every token that could be drawn", argument="logit_bias")
         for step in self._chain:

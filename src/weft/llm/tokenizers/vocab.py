@@ -171,6 +171,8 @@ class Vocab:
     """True if the reference removes spaces in front of punctuation from decoded text."""
     eog: frozenset[int]
     """Tokens that end generation."""
+    suppressed: tuple[int, ...]
+    """Tokens that are never drawn, by `tokenizer.ggml.suppress_tokens`."""
     lstrip: frozenset[int]
     """Special tokens that absorb the white space in front of them."""
     rstrip: frozenset[int]
@@ -252,6 +254,7 @@ class Vocab:
             ),
             clean_spaces=defaults.clean_spaces,
             eog=eog,
+            suppressed=_suppressed(file, len(tokens)),
             lstrip=frozenset(settings.get("lstrip", ())) or _lstrip(file, pre, index),
             rstrip=frozenset(settings.get("rstrip", ())) or _rstrip(file, tokens, index, types),
             settings=settings,
@@ -388,6 +391,14 @@ def _end_tokens(
         ends.discard(by_text["</s>"])
         types[by_text["</s>"]] = TokenType.NORMAL
     return frozenset(ends)
+
+
+def _suppressed(file: GGUFFile, n_vocab: int) -> tuple[int, ...]:
+    key = f"{_PREFIX}.suppress_tokens"
+    ids = np.asarray(file.get_array(key)) if key in file.metadata else np.zeros(0, np.int32)
+    if ids.dtype.kind not in "iu":
+        raise TokenizerError(f"{file.path}: {key} must be ids of tokens; convert the model again")
+    return tuple(np.unique(ids[(ids >= 0) & (ids < n_vocab)]).tolist())
 
 
 def _lstrip(file: GGUFFile, pre: str, index: Mapping[bytes, int]) -> frozenset[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from weft import graph as G
+from weft.errors import FormatError
 from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
@@ -26,6 +27,16 @@ def patch_rows(c: TowerConfig, name: str = "v.patch_embd", *, bias: bool = True)
         yield maybe(f"{name}.bias", c.n_embd)
 
 
+def require_squares(c: TowerConfig) -> None:
+    """Raises FormatError for a square image that is not made of whole squares of patches."""
+    unit = c.patch_size * c.merge
+    if c.image_size % unit:
+        raise FormatError(
+            f"the tower takes images of {c.image_size} pixels each side, in squares of {unit}; "
+            "sides must be multiples of these"
+        )
+
+
 def square_inputs(c: TowerConfig) -> dict[str, Tensor]:
     """The input of a tower for squares: patches [3 p p, n_patches]."""
     return {"patches": G.input("patches", (c.side * c.side, c.patch_values), "f32")}
@@ -39,10 +50,12 @@ def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
     return G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
 
 
-def merged(c: TowerConfig, kernel: Tensor, x: Tensor) -> Tensor:
-    """Rows [n_out, n / merge^2] of a convolution whose windows are squares of `merge` patches; the
-    patches of a square follow one another in x [n_embd, n]."""
-    n_in, unit, n_out = x.ne[0], c.merge**2, kernel.ne[3]
+def merged(kernel: Tensor, x: Tensor) -> Tensor:
+    """Rows [n_out, n / (k k)] of a convolution whose windows are squares of k patches; the patches
+    of a square follow one another in x [n_embd, n]."""
+    n_in, k, n_out = x.ne[0], kernel.ne[0], kernel.ne[3]
+    assert isinstance(k, int)  # weights have no symbols
+    unit = k * k
     n_rows = exact_div(x.ne[1], unit)
     assert n_rows is not None  # the inputs have whole squares
     # the kernel has the places of a square innermost
@@ -72,17 +85,20 @@ class BlockConfig(HeadConfig, Protocol):
     def swapped(self) -> bool: ...
 
 
-def block_rows(c: BlockConfig, il: int, *, bias: bool = True, at: str = "v") -> Iterator[Row]:
-    """The weights of one block with LayerNorm and a feed-forward layer of two matrices; `at` is "a"
-    in a tower for sound."""
+def block_rows(
+    c: BlockConfig, il: int, *, bias: bool = True, fused: bool = False, at: str = "v"
+) -> Iterator[Row]:
+    """The weights of one block with LayerNorm and a feed-forward layer of two matrices; `fused` is
+    for one matrix of queries, keys and values, and `at` is "a" in a tower for sound."""
     at = f"{at}.blk.{il}"
     for name in ("ln1", "ln2"):
         yield need(f"{at}.{name}.weight", c.n_embd)
         yield need(f"{at}.{name}.bias", c.n_embd)
-    for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-        yield need(f"{at}.{name}.weight", c.n_embd, c.n_embd)
+    for name in ("attn_qkv", "attn_out") if fused else ("attn_q", "attn_k", "attn_v", "attn_out"):
+        n = c.n_embd * (3 if name == "attn_qkv" else 1)
+        yield need(f"{at}.{name}.weight", c.n_embd, n)
         if bias:
-            yield maybe(f"{at}.{name}.bias", c.n_embd)
+            yield maybe(f"{at}.{name}.bias", n)
     up, down = _up_down(c)
     yield need(f"{at}.{up}.weight", c.n_embd, c.n_ff)
     yield maybe(f"{at}.{up}.bias", c.n_ff)
@@ -116,6 +132,24 @@ def split_qkv(c: HeadConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor
     return q, k, v
 
 
+def require_pairs(c: BlockConfig) -> None:
+    """Raises FormatError for heads whose halves are not pairs, which `rotated_by_sides` needs."""
+    if c.n_embd // c.n_head % 4:
+        raise FormatError(
+            f"heads of the tower have {c.n_embd // c.n_head} elements; they must be multiples of 4"
+        )
+
+
+def rotated_by_sides(
+    c: BlockConfig, x: Tensor, first: Tensor, second: Tensor, theta: float
+) -> Tensor:
+    """Queries or keys x [d, n_head, n], whose first half is rotated by the positions `first` and
+    whose second half by `second`, pairs of neighbours at the same speeds."""
+    half = c.n_embd // c.n_head // 2
+    x = G.rope(x, first, mode="normal", n_dims=half, freq_base=theta)
+    return G.rope(x, second, mode="normal", n_dims=half, n_offset=half, freq_base=theta)
+
+
 def encode(
     c: BlockConfig,
     w: Weights,
@@ -134,8 +168,11 @@ def encode(
     for il in range(first, n_layer):
         layer = Weights(dict(w), f"{at}.blk.{il}.")
         y = _normed(c, layer, "ln1", x)
-        q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
-        q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
+        if "attn_qkv.weight" in layer:
+            q, k, v = split_qkv(c, common.linear(layer, "attn_qkv", y), n)
+        else:
+            q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
+            q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
         if rotated is not None:
             q, k = rotated(q), rotated(k)
         y = common.linear(layer, "attn_out", attention(c, q, k, v, mask))

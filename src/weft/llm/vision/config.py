@@ -72,11 +72,19 @@ class TowerConfig:
     none."""
     n_learned: int = 0
     """Number of rows of `v.position_embd`; 0: there is none."""
+    n_whole: int = 0
+    """Number of rows of `v.position_embd_whole`; 0: there is none."""
+    n_class: int = 0
+    """Number of rows of `v.class_embd`; 0: there is none."""
     n_projector: int = 0
-    """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down`; 0: there are
-    none."""
+    """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down` or
+    `mm.model.mlp.1`, `mm.model.mlp.3`; 0: there are none."""
+    n_fc: int = 0
+    """Width in front of the last matrix of a projector `mm.model.fc`; 0: there is none."""
     whole_size: int = 0
     """Pixels of the longer side of an image before it is cut into tiles."""
+    tile_size: int = 0
+    """Pixels of each side of a tile, if it differs from the whole; 0: the file does not say."""
     least_tiles: int = 0
     most_tiles: int = 0
     """Maximum number of tiles of an image; 0: the file does not say."""
@@ -141,9 +149,13 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         swapped=_swapped(file, n_embd),
         tiles="clip.vision.image_grid_pinpoints" in file.metadata,
         n_positions=_positions(file),
-        n_learned=_learned(file),
-        n_projector=_projector(file),
+        n_learned=_rows(file, "v.position_embd.weight"),
+        n_whole=_rows(file, "v.position_embd_whole.weight"),
+        n_class=_rows(file, "v.class_embd"),
+        n_projector=_rows(file, "mm.1.weight", "mm.up.weight", "mm.model.mlp.1.weight"),
+        n_fc=_rows(file, "mm.model.mlp.2.weight"),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
+        tile_size=keys.count("vision.preproc_tile_size", 0, least=0, most=1 << 14),
         least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
         most_tiles=keys.count("vision.preproc_max_tiles", 0, least=0, most=64),
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
@@ -167,14 +179,10 @@ def _positions(file: GGUFFile) -> int:
     return info.ne[1] if info is not None and info.ne[2] == 2 else 0
 
 
-def _learned(file: GGUFFile) -> int:
-    info = file.tensors.get("v.position_embd.weight")
-    return 0 if info is None else info.ne[1]
-
-
-def _projector(file: GGUFFile) -> int:
-    info = file.tensors.get("mm.1.weight") or file.tensors.get("mm.up.weight")
-    return 0 if info is None else info.ne[1]
+def _rows(file: GGUFFile, *names: str) -> int:
+    """The number of rows of the first of these tensors that the file has; 0: it has none."""
+    found = (file.tensors[name] for name in names if name in file.tensors)
+    return next((info.ne[1] for info in found), 0)
 
 
 def _deepstack(file: GGUFFile) -> tuple[int, ...]:

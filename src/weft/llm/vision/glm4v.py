@@ -94,7 +94,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
         y = G.swiglu(common.linear(layer, "ffn_gate", y), common.linear(layer, "ffn_up", y))
         x = G.add(x, common.linear(layer, "ffn_down", y)).named(f"v.l_out-{il}")
     x = common.norm(w, "v.post_ln", x, c.eps)
-    x = blocks.merged(c, w["mm.patch_merger.weight"], x)
+    x = blocks.merged(w["mm.patch_merger.weight"], x)
     x = G.add(x, w["mm.patch_merger.bias"]) if "mm.patch_merger.bias" in w else x
     x = G.mul_mat(w["mm.model.fc.weight"], x)
     x = G.gelu_erf(common.layer_norm(w, "mm.post_norm", x, 1e-5))

@@ -60,7 +60,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = learned.added(w, blocks.embed_patches(c, w, inputs["patches"]), inputs)
     x = blocks.encode(replace(c, act="gelu_erf"), w, x, c.n_layer)
     x = common.norm(w, "mm.pre_norm", x, c.eps)
-    x = blocks.merged(c, w["mm.0.weight"], x)
+    x = blocks.merged(w["mm.0.weight"], x)
     x = G.gelu_erf(_biased(w, "mm.0", x))
     x = G.mul_mat(G.reshape(w["mm.2.weight"], 2 * c.n_embd, 4 * c.n_embd), x)
     x = G.concat(_biased(w, "mm.2", x), G.reshape(w["v.image_newline"], 4 * c.n_embd, 1), 1)

@@ -1,6 +1,7 @@
-"""The towers of Qwen2-VL (arXiv 2409.12191) and Qwen2.5-VL (arXiv 2502.13923): images in their own
-proportions, rotary positions by height and width, and squares of patches that become one row. In
-Qwen2.5-VL most layers see windows of the image only.
+"""The towers of Qwen2-VL (arXiv 2409.12191), Qwen2.5-VL (arXiv 2502.13923) and EXAONE 4.5: images
+in their own proportions, rotary positions by height and width, and squares of patches that become
+one row. In Qwen2.5-VL and EXAONE 4.5 most layers see windows of the image only; EXAONE 4.5 has
+fewer heads of keys and values.
 
 Patches of a square follow one another, so that merging them is a reshape; windows are a mask.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,13 +33,17 @@ WINDOW = 112
 """Pixels of each side of a window."""
 
 
-def rows(c: TowerConfig, *, gated: bool) -> Iterator[Row]:
+def rows(c: TowerConfig, *, gated: bool, fused: bool = False) -> Iterator[Row]:
     for name in ("weight", "weight.1"):
         yield need(f"v.patch_embd.{name}", c.patch_size, c.patch_size, 3, c.n_embd)
     for il in range(c.n_layer):
-        for row in blocks.block_rows(c, il):
-            if not (gated and row.name.endswith((".ln1.bias", ".ln2.bias"))):
-                yield row
+        for row in blocks.block_rows(c, il, fused=fused):
+            if gated and row.name.endswith((".ln1.bias", ".ln2.bias")):
+                continue
+            if fused and ".attn_qkv." in row.name:
+                n = c.n_embd + 2 * _n_kv(c)
+                row = replace(row, ne=(*row.ne[:-1], n))
+            yield row
         if gated:
             yield need(f"v.blk.{il}.ffn_gate.weight", c.n_embd, c.n_ff)
             yield maybe(f"v.blk.{il}.ffn_gate.bias", c.n_ff)
@@ -80,9 +86,12 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: 
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
         y = normed(layer, "ln1", x)
-        q, k, v = (
-            G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
-        )
+        if "attn_qkv.weight" in layer:
+            q, k, v = _split(c, common.linear(layer, "attn_qkv", y))
+        else:
+            q, k, v = (
+                G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
+            )
         mask = inputs["mask"] if c.full_every and (il + 1) % c.full_every else None
         y = attention(c, q, k, v, inputs, mask)
         x = G.add(x, common.linear(layer, "attn_out", y))
@@ -99,6 +108,21 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: 
     assert n_rows is not None  # the inputs have whole squares
     x = G.reshape(x, c.n_embd * unit, n_rows)
     return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.0", x)))
+
+
+def _n_kv(c: TowerConfig) -> int:
+    """Elements of the keys of all heads."""
+    return c.n_embd // c.n_head * c.n_kv
+
+
+def _split(c: TowerConfig, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [d, n_head, n], keys and values [d, n_kv, n] of y, which has them in order."""
+    d, size, n_kv = c.n_embd // c.n_head, y.dtype.bytes, c.n_kv
+    starts = (0, c.n_head), (c.n_embd, n_kv), (c.n_embd + _n_kv(c), n_kv)
+    q, k, v = (
+        G.view_3d(y, d, heads, y.ne[1], d * size, y.nb[1], start * size) for start, heads in starts
+    )
+    return q, k, v
 
 
 def embed_frames(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
@@ -172,9 +196,9 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
     return out
 
 
-def _family(*, gated: bool) -> Family:
+def _family(*, gated: bool, fused: bool = False) -> Family:
     return Family(
-        rows=partial(rows, gated=gated),
+        rows=partial(rows, gated=gated, fused=fused),
         inputs=inputs,
         forward=partial(forward, gated=gated),
         sized=sized_by(size_of),
@@ -188,3 +212,6 @@ def _family(*, gated: bool) -> Family:
 
 
 QWEN2VL, QWEN25VL = _family(gated=False), _family(gated=True)
+EXAONE45 = replace(
+    _family(gated=True, fused=True), before="<vision>", after="</vision>", lines=False
+)

@@ -14,22 +14,29 @@ from weft.llm.vision.glm4v import GLM4V
 from weft.llm.vision.hunyuan import HUNYUAN
 from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
+from weft.llm.vision.kimi import KIMIK25, KIMIVL
 from weft.llm.vision.lfm2 import LFM2
+from weft.llm.vision.llama4 import LLAMA4
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.minicpmv import MINICPMV46
+from weft.llm.vision.minimax import MINIMAX_M3
 from weft.llm.vision.paddleocr import PADDLEOCR
 from weft.llm.vision.pixtral import LIGHTONOCR, PIXTRAL
-from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
+from weft.llm.vision.qwen import EXAONE45, QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
+from weft.llm.vision.radio import NEMOTRON
 from weft.llm.vision.resampler import RESAMPLER
+from weft.llm.vision.step3 import STEP3
 
 FAMILIES: Mapping[str, Family] = {
     "deepseekocr": DEEPSEEKOCR, "deepseekocr2": DEEPSEEKOCR2, "dots_ocr": DOTSOCR,
-    "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED, "glm4v": GLM4V,
-    "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2,
-    "lightonocr": LIGHTONOCR, "minicpmv4_6": MINICPMV46, "mlp": LLAVA, "paddleocr": PADDLEOCR,
-    "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL,
-    "qwen3vl_merger": QWEN3VL, "resampler": RESAMPLER,
+    "exaone4_5": EXAONE45, "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED,
+    "glm4v": GLM4V, "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL,
+    "kimik25": KIMIK25, "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR,
+    "llama4": LLAMA4, "minicpmv4_6": MINICPMV46, "minimax_m3": MINIMAX_M3, "mlp": LLAVA,
+    "nemotron_v2_vl": NEMOTRON, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
+    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
+    "resampler": RESAMPLER, "step3vl": STEP3,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.errors import FormatError
 from weft.frontends.architectures import APART, FILES
-from weft.frontends.hf.config import class_of
+from weft.frontends.hf.config import class_of, text_of
 from weft.frontends.hf.family import Family
 
 __all__ = ["CLASSES", "families_of", "find_family"]
@@ -49,7 +49,7 @@ def find_family(config: Mapping[str, Any]) -> Family:
     file, family = CLASSES[name]
     families: Mapping[str, Family] = import_module(f"{__name__}.{file}").FAMILIES
     found = families[family]
-    other = found.variant(config)
+    other = found.variant({**config, **text_of(config)})
     return families[other] if other else found
 
 

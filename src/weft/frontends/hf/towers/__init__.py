@@ -24,12 +24,17 @@ _FILES = {
     "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
     "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
     "Qwen3VLMoeForConditionalGeneration LightOnOcrForConditionalGeneration "
-    "LightOnOCRForConditionalGeneration",
+    "LightOnOCRForConditionalGeneration Exaone4_5_ForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
     "VoxtralForConditionalGeneration "
     "Qwen2AudioForConditionalGeneration",
+    "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
+    "Kimi_K25ForConditionalGeneration StepVLForConditionalGeneration "
+    "Step3p7ForConditionalGeneration NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 "
+    "NemotronH_Nano_Omni_Reasoning_V3 Llama4ForConditionalGeneration "
+    "MiniMaxM3VLForConditionalGeneration MiniMaxM3SparseForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
     "DotsOCRForCausalLM",
     "deepseek": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "

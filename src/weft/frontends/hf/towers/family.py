@@ -17,7 +17,7 @@ from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
 from weft.records import dataclass
 
-_LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
+_LAYER = re.compile(r"(.*\.(?:layers|blocks|resblocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 
 ANY_SIZE = 0
@@ -175,9 +175,11 @@ def keys_and_eps(
 
 def image_processor(c: Config) -> Mapping[str, Any]:
     """The settings of the folder's image processor, in either of its files."""
-    newer = c.json("processor_config.json")
-    own = newer.get("image_processor")
-    return c.json("preprocessor_config.json") | newer | (own if isinstance(own, dict) else {})
+    older, newer = c.json("preprocessor_config.json"), c.json("processor_config.json")
+    out = older | newer
+    for part in (older.get("media_proc_cfg"), newer.get("image_processor")):
+        out |= part if isinstance(part, dict) else {}
+    return out
 
 
 def pixel_keys(c: Config, least: int, most: int) -> Iterator[tuple[str, int]]:

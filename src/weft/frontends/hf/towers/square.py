@@ -15,7 +15,7 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named, in_order
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers.family import TowerFamily, image_processor, part_of
+from weft.frontends.hf.towers.family import TowerFamily, image_processor, part_of, pixel_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
@@ -208,6 +208,20 @@ def _qwen_keys(c: Config) -> Pairs:
     yield "vision.attention.layer_norm_epsilon", 1e-6
 
 
+def _exaone_keys(c: Config) -> Pairs:
+    windows = dict(_qwen_keys(c)) if c.get("fullatt_block_indexes") else {}
+    if c.get("window_size", 112) != 112:
+        raise c.bad("window_size", f"is {c['window_size']}; windows have 112 pixels each side")
+    yield "projector_type", "exaone4_5"
+    yield "use_silu", _act(c, {"silu": True})
+    yield from pixel_keys(c, 56 * 56, 1280 * 28 * 28)
+    yield "vision.attention.head_count_kv", c.count("num_key_value_heads")
+    yield "vision.attention.layer_norm_epsilon", 1e-6
+    yield "vision.window_size", 112
+    if windows:
+        yield "vision.n_wa_pattern", windows["vision.n_wa_pattern"]
+
+
 def _qwen3_keys(c: Config) -> Pairs:
     yield "projector_type", "qwen3vl_merger"
     yield "use_gelu", _act(c, {"gelu_pytorch_tanh": True})
@@ -261,7 +275,7 @@ def _pixtral(c: Config, name: str, values: Values) -> Named:
 
 def _qwen(c: Config, name: str, values: Values) -> Named:
     if name == "patch_embed.proj.weight":
-        yield from _frames(c, values)
+        yield from frames(c, values)
     elif ".qkv." in name:
         third = values.shape[0] // 3
         for part, new in zip(values.split(third, third, third), "qkv", strict=True):
@@ -271,10 +285,14 @@ def _qwen(c: Config, name: str, values: Values) -> Named:
         yield from _named(c, name, values)
 
 
+def _exaone(c: Config, name: str, values: Values) -> Named:
+    return frames(c, values) if name == "patch_embed.proj.weight" else _named(c, name, values)
+
+
 def _qwen3(c: Config, name: str, values: Values) -> Named:
     deep = _DEEP.fullmatch(name)
     if name == "patch_embed.proj.weight":
-        yield from _frames(c, values)
+        yield from frames(c, values)
     elif deep is not None:
         indexes = _numbers(c, "deepstack_visual_indexes")
         if int(deep[1]) >= len(indexes):
@@ -284,7 +302,7 @@ def _qwen3(c: Config, name: str, values: Values) -> Named:
         yield from _named(c, name, values)
 
 
-def _frames(c: Config, values: Values) -> Iterator[tuple[str, Values]]:
+def frames(c: Config, values: Values) -> Iterator[tuple[str, Values]]:
     """The kernel of patches for each of two frames."""
     if len(values.shape) != 5 or values.shape[2] != 2:
         raise FormatError(f"{c.folder}: the patches of the tower must have two frames")
@@ -325,6 +343,8 @@ _KINDS = {
     "pixtral": _kind(_pixtral_keys, _pixtral, CLIP, layer_norm_eps=1e-5, hidden_act="gelu"),
     "qwen2_vl": _kind(_qwen_keys, _qwen, CLIP, **_QWEN2),
     "qwen2_5_vl": _kind(_qwen_keys, _qwen, CLIP, **_QWEN2 | {"hidden_act": "silu"}),
+    "exaone4_5": _kind(
+        _exaone_keys, _exaone, CLIP, num_key_value_heads=8, **_QWEN2 | {"hidden_act": "silu"}),
     "qwen3_vl": _kind(
         _qwen3_keys, _qwen3, CLIP, patch_size=16, hidden_act="gelu_pytorch_tanh",
         spatial_merge_size=2, deepstack_visual_indexes=[]),
@@ -332,9 +352,11 @@ _KINDS = {
 """By `model_type` of `vision_config`."""
 _OTHER_NAMES = {
     "qwen2_vl_vision": "qwen2_vl", "qwen2_5_vl_vision": "qwen2_5_vl", "qwen3_vl_vision": "qwen3_vl",
+    "exaone4_5_vision": "exaone4_5",
     "qwen3_vl_moe": "qwen3_vl", "qwen3_vl_moe_vision": "qwen3_vl",
 }  # fmt: skip
 _USUAL = {
+    "Exaone4_5_ForConditionalGeneration": "exaone4_5",
     "LlavaForConditionalGeneration": "clip_vision_model",
     "Gemma3ForConditionalGeneration": "siglip_vision_model",
     "Mistral3ForConditionalGeneration": "pixtral",
