@@ -31,6 +31,10 @@ DIFFUSION_TOKENS = 1 << 22
 """Maximum number of tokens that the steps of a text by diffusion compute, each of them the prompt
 and the whole answer: 1024 steps of 4096 tokens."""
 
+PICKLE_BYTES = 1 << 23
+"""Maximum number of bytes of the pickle in a checkpoint of PyTorch, which describes its tensors
+with about 150 bytes each; their numbers are beside it."""
+
 MEDIA_BYTES = 64 << 20
 """Maximum number of bytes of a file of an image or a sound."""
 PIXELS = 1 << 25

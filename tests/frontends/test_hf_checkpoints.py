@@ -404,6 +404,7 @@ def test_torchao(tmp_path: Path) -> None:
     flat = pytest.importorskip("torchao.prototype.safetensors.safetensors_support")
     for config in (
         ao.Int8WeightOnlyConfig(version=2),
+        ao.Int8DynamicActivationInt8WeightConfig(version=2),
         ao.Float8WeightOnlyConfig(),
         ao.IntxWeightOnlyConfig(torch.int4, ao.granularity.PerGroup(EACH)),
     ):
@@ -423,10 +424,147 @@ def test_torchao(tmp_path: Path) -> None:
         assert found["a.weight"].kind == ("bf16" if "Float8" in str(type(config)) else "q8_0")
 
 
+def in_parts(codes: Array, bits: int, from_top: bool) -> Any:
+    """Rows of codes whose parts share bytes: the first part in the highest bits or the lowest."""
+    rows = codes.reshape(8 // bits, -1, codes.shape[1])
+    places = reversed(range(8 // bits)) if from_top else range(8 // bits)
+    packed = sum(part.astype(np.int64) << bits * i for i, part in zip(places, rows, strict=True))
+    return torch.from_numpy(np.asarray(packed, np.uint8))
+
+
+def hqq(codes: Array, scale: Array, zero: Array, bits: int, axis: int) -> dict[str, Any]:
+    """What HQQ's layers save of `[n_groups, 32]` codes, or of `[32, n_groups]` ones (axis 0)."""
+    if bits == 3:
+        padded = np.zeros((-(-len(codes) // 10) * 10, codes.shape[1]), np.int32)
+        padded[: len(codes)] = codes
+        words = sum(part << 27 - 3 * i for i, part in enumerate(np.split(padded, 10)))
+        packed, form = torch.from_numpy(np.asarray(words, np.int32)), b"3bit_32"
+    else:
+        packed, form = in_parts(codes, bits, True), b"%dbit_u8" % bits
+    return {
+        "a.W_q": packed, "a.scale": torch.from_numpy(scale), "a.zero": torch.from_numpy(zero),
+        "a.shape": torch.tensor([N_OUT, N_IN]), "a.axis": torch.tensor(axis, dtype=torch.int32),
+        "a.packing": torch.tensor(list(form), dtype=torch.uint8),
+        "a.nbits": torch.tensor(bits, dtype=torch.int32),
+        "a.round_zero": torch.tensor(1, dtype=torch.uint8),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_hqq(tmp_path: Path, bits: int, axis: int) -> None:
+    """Whole zero points of groups along rows have blocks; others are values."""
+    n_group = N_OUT * N_GROUP
+    shape = (n_group, EACH) if axis else (EACH, n_group)
+    codes = RANDOM.integers(0, 1 << bits, shape)
+    scale = RANDOM.uniform(0.5, 2, (n_group, 1) if axis else (1, n_group)).astype(np.float16)
+    top = min(1 << bits, 16)
+    for whole in (True, False):
+        zero = RANDOM.integers(0, top, scale.shape).astype(np.float16) + np.float16(
+            0 if whole else 0.25
+        )
+        saved = hqq(codes, scale, zero, bits, axis)
+        want = ((codes - zero.astype(np.float32)) * scale.astype(np.float32)).reshape(N_OUT, N_IN)
+        got = values(tmp_path, saved, quant_method="hqq")
+        assert list(got) == ["a.weight"]
+        np.testing.assert_array_equal(got["a.weight"], want)
+        small = {1: "q4_0", 2: "q4_0", 3: "q4_0", 4: "q5_0", 8: "f16"}[bits]
+        assert kind(tmp_path, saved, quant_method="hqq") in (
+            ({small, "q5_0"} if bits < 8 else {"f16"}) if whole and axis else {"f16"}
+        )
+    saved["a.packing"] = torch.tensor(list(b"5bit"), dtype=torch.uint8)
+    with pytest.raises(FormatError, match="packed by HQQ as '5bit'; weft reads 8bit_u8, "):
+        values(tmp_path, saved, quant_method="hqq")
+    saved = hqq(codes, scale, zero, bits, axis) | {"a.shape": torch.tensor([N_OUT, 1 << 40])}
+    with pytest.raises(FormatError, match="make no matrix of"):
+        values(tmp_path, saved, quant_method="hqq")
+    del saved["a.scale"]
+    with pytest.raises(FormatError, match=r"a\.scale' is missing"):
+        values(tmp_path, saved, quant_method="hqq")
+
+
+def quanto(folder: Path, tensors: dict[str, Any], weights: str, name: str) -> dict[str, Values]:
+    (folder / "quanto_qmap.json").write_text(json.dumps({name: {"weights": weights}}))
+    return read(folder, tensors, hidden_size=N_IN)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("whole", [False, True], ids=["offsets", "zero points"])
+def test_quanto_in_groups(tmp_path: Path, bits: int, whole: bool) -> None:
+    n_group = N_OUT * N_GROUP
+    codes = RANDOM.integers(0, 1 << bits, (n_group, EACH))
+    scale = RANDOM.uniform(0.5, 2, (n_group, 1)).astype(np.float16)
+    shift = RANDOM.integers(0, 1 << bits, scale.shape)
+    typed = shift.astype(np.int8) if whole else (shift + 0.25).astype(np.float16)
+    wide, each = typed.astype(np.float32), scale.astype(np.float32)
+    want = (codes - wide) * each if whole else codes * each - wide
+    for name, sizes in (("x.q_proj", (N_OUT, N_IN)), ("x.o_proj", (N_IN, N_OUT))):
+        saved = {
+            f"{name}.weight._data._data": in_parts(codes, bits, False),
+            f"{name}.weight._scale": torch.from_numpy(scale),
+            f"{name}.weight._shift": torch.from_numpy(typed),
+            f"{name}.input_scale": torch.ones(()),
+        }
+        if sizes[1] % EACH:  # a row would end within a group
+            with pytest.raises(FormatError, match=r"do not say the sizes of x\.o_proj"):
+                quanto(tmp_path, saved, f"qint{bits}", name)
+            continue
+        found = quanto(tmp_path, saved, f"qint{bits}", name)
+        assert list(found) == [f"{name}.weight"]
+        v = found[f"{name}.weight"]
+        assert v.kind == ("q4_1" if not whole else "q4_0" if bits == 2 else "q5_0")
+        np.testing.assert_array_equal(v.load(), want.reshape(sizes))
+        np.testing.assert_array_equal(quants.decode(v.packed(), v.kind), v.load())  # type: ignore[misc]
+    with pytest.raises(FormatError, match=r"x\.q_proj is quantized by quanto as 'qint3'"):
+        quanto(tmp_path, {k.replace("o_proj", "q_proj"): t for k, t in saved.items()}, "qint3",
+               "x.q_proj")  # fmt: skip
+
+
+def test_quanto_by_rows(tmp_path: Path) -> None:
+    codes = RANDOM.integers(-127, 128, (N_OUT, N_IN)).astype(np.int8)
+    scale = RANDOM.uniform(0.5, 2, (N_OUT, 1)).astype(np.float16)
+    saved = {"a.weight._data": torch.from_numpy(codes), "a.weight._scale": torch.from_numpy(scale)}
+    found = quanto(tmp_path, saved, "qint8", "a")["a.weight"]
+    assert found.kind == "q8_0"
+    np.testing.assert_array_equal(found.load(), codes * scale.astype(np.float32))
+    saved["a.weight._data"] = torch.from_numpy(codes).float().to(F8["e4m3"])
+    found = quanto(tmp_path, saved, "qfloat8_e4m3fn", "a")["a.weight"]
+    want = saved["a.weight._data"].float().numpy() * scale.astype(np.float32)
+    np.testing.assert_array_equal(found.load(), want)
+
+
+def test_torchao_of_four_bits(tmp_path: Path) -> None:
+    """Int4Tensor: the offset of a group is a float, which a block holds if 16 bits do."""
+    codes = RANDOM.integers(-8, 8, (N_OUT, N_IN))
+    packed = (codes[:, ::2] & 15 | (codes[:, 1::2] & 15) << 4).astype(np.uint8)
+    scale = 2.0 ** RANDOM.integers(-3, 3, (N_GROUP, N_OUT))
+    for offset, wanted in ((0, "q4_0"), (1.5, "q4_1"), (2.0**-11, "bf16")):
+        saved = {
+            "a._weight_qdata": torch.from_numpy(packed).view(torch.int8),
+            "a._weight_scale": torch.from_numpy(scale).bfloat16(),
+            "a._weight_zero_point": torch.full((N_GROUP, N_OUT), offset).bfloat16(),
+        }
+        about = {"a.weight": json.dumps({"_type": "Int4Tensor"})}
+        save_file(saved, tmp_path / "model.safetensors", about)
+        c = Config(
+            tmp_path, {"num_hidden_layers": 1, "quantization_config": {"quant_method": "torchao"}}
+        )
+        (found,) = readable(c, open_shards(tmp_path)).values()
+        want = codes * np.repeat(scale.T, EACH, 1) + offset
+        assert found.kind == wanted and found.shape == want.shape
+        np.testing.assert_array_equal(found.load(), want.astype(np.float32))
+        if found.packed is not None:
+            np.testing.assert_array_equal(quants.decode(found.packed(), wanted), found.load())
+    saved["a._weight_scale"] = saved["a._weight_scale"].T.contiguous()
+    save_file(saved, tmp_path / "model.safetensors", about)
+    with pytest.raises(FormatError, match="weft reads matrices in groups of each row"):
+        readable(c, open_shards(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("how", "match"),
     [
-        ({"quant_method": "hqq"}, "quantized by 'hqq'; weft reads fp8, .*torchao"),
+        ({"quant_method": "aqlm"}, "quantized by 'aqlm'; weft reads fp8, .*torchao, hqq, quanto"),
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout 'marlin'"),
         ({"quant_method": "awq", "version": "gemv_fast"}, "layout 'gemv_fast'"),
         ({"quant_method": "awq", "bits": 8}, "AWQ with 4 bits only"),

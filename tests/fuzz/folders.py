@@ -3,9 +3,11 @@ is refused with an error that names it."""
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +51,20 @@ def tokenizer() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tensors() -> bytes:
-    """model.safetensors."""
-    shapes = {"embed_tokens": (264, 32), "norm": (32,)} | {
+def shapes_of_tensors() -> dict[str, tuple[int, ...]]:
+    return {"embed_tokens": (264, 32), "norm": (32,)} | {
         f"layers.0.{name}": shape for name, shape in {
             "input_layernorm": (32,), "post_attention_layernorm": (32,),
             "self_attn.q_proj": (32, 32), "self_attn.k_proj": (16, 32),
             "self_attn.v_proj": (16, 32), "self_attn.o_proj": (32, 32), "mlp.gate_proj": (32, 32),
             "mlp.up_proj": (32, 32), "mlp.down_proj": (32, 32)}.items()}  # fmt: skip
+
+
+def tensors() -> bytes:
+    """model.safetensors."""
     header: dict[str, Any] = {}
     data = b""
-    for name, shape in shapes.items():
+    for name, shape in shapes_of_tensors().items():
         values = np.full(shape, 0.01, np.float32).tobytes()
         offsets = [len(data), len(data) + len(values)]
         header[f"model.{name}.weight"] = {
@@ -68,6 +73,39 @@ def tensors() -> bytes:
         data += values
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
+
+
+def pickled(rng: random.Random) -> bytes:
+    """pytorch_model.bin, with a pickle that may be damaged."""
+
+    def text(value: str) -> bytes:
+        return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+    def numbers(values: tuple[int, ...]) -> bytes:
+        return b"(" + b"".join(b"J" + n.to_bytes(4, "little") for n in values) + b"t"
+
+    program = b"\x80\x02}("
+    storages: list[bytes] = []
+    for name, shape in shapes_of_tensors().items():
+        values = np.full(shape, 0.01, np.float32)
+        strides = tuple(n // 4 for n in values.strides)
+        storage = text("storage") + b"ctorch\nFloatStorage\n" + text(str(len(storages)))
+        program += text(f"model.{name}.weight") + b"ctorch._utils\n_rebuild_tensor_v2\n(("
+        program += storage + text("cpu") + b"K\x00tQK\x00" + numbers(shape) + numbers(strides)
+        program += b"\x89ccollections\nOrderedDict\n)RtR"
+        storages.append(values.tobytes())
+    made = bytearray(program + b"u.")
+    if rng.randrange(2):
+        mutate_bytes(made, rng, [(0, len(made))])
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x/data.pkl", bytes(made))
+        for i, data in enumerate(storages):
+            archive.writestr(f"x/data/{i}", data)
+    whole = bytearray(file.getvalue())
+    if rng.randrange(3) == 0:
+        mutate_bytes(whole, rng, [(len(whole) - 2000, len(whole))])
+    return bytes(whole)
 
 
 def damaged(rng: random.Random, place: Path) -> None:
@@ -89,6 +127,9 @@ def damaged(rng: random.Random, place: Path) -> None:
             text = as_json(value)
             text = "[" * 100_000 if rng.randrange(30) == 0 else text
         (place / name).write_text(text, encoding="utf-8", errors="surrogatepass")
+    if rng.randrange(5) == 0:
+        (place / "pytorch_model.bin").write_bytes(pickled(rng))
+        return
     data = bytearray(tensors())
     if "model.safetensors" in wrong:
         length = int.from_bytes(data[:8], "little")

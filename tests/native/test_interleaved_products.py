@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.block_scales import scale_bytes
 from tests.targets import in_turn
 from weft import _native, quants
 from weft.backends.cpu.repack import has_panels
@@ -35,6 +36,11 @@ class Product:
             self.weights = np.array(quants.encode_i2_s(ternary)).reshape(-1)
         elif dtype.name in _UNWRITABLE:
             self.weights = rng.integers(0, 256, values.size // dtype.block * dtype.bytes, np.uint8)
+        elif not quants.can_encode(dtype):
+            blocks = rng.integers(0, 256, (values.size // dtype.block, dtype.bytes), np.uint8)
+            scale = scale_bytes(dtype.name, 0.5)
+            blocks[:, : len(scale)] = scale
+            self.weights = blocks.reshape(-1)
         else:
             self.weights = np.array(quants.encode(values, dtype)).reshape(-1)
         self.dtype, self.rows, self.k, self.columns = dtype, rows, k, columns

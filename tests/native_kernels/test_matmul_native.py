@@ -8,6 +8,7 @@ import pytest
 from golden import Case, all_pass, array, judge, needs_vectors, nmse, op_cases, operands
 from harness import Operand, contiguous_nb, refusal, result, run_op, tensor
 
+from tests.block_scales import WIDE_SCALES, scale_bytes
 from tests.targets import TARGETS, in_turn
 from weft import _native, quants
 from weft.dtype import DTYPES, dtype_from_id
@@ -132,15 +133,6 @@ def test_recorded_cases_with_bf16_activations(op: str, target: str) -> None:
 
 
 # ---- shapes beyond the record
-
-
-WIDE_SCALES = ("iq2_bn", "iq4_ks", "iq5_ks", "iq1_kt", "iq2_kt", "iq3_kt", "iq4_kt", "q8_KV")
-"""Types with a scale of 32 bits."""
-
-
-def scale_bytes(name: str, scale: float) -> np.ndarray:
-    """The scale of a block of a type that cannot be written, as bytes."""
-    return np.array([scale], "<f4" if name in WIDE_SCALES else "<f2").view(np.uint8)
 
 
 def weights(name: str, m: int, k: int, seed: int = 0) -> tuple[Operand, np.ndarray]:

@@ -192,8 +192,8 @@ template <typename F, int kVectors>
 static inline void add_small_block(const char* block, const ActivationTile<1>& x,
                                    vf (&acc)[kVectors]) {
   constexpr bool kNibbles = sizeof(typename F::Block) < 32;  // word j has codes of j and j + 4
-  constexpr int kRuns = kWordRun<F> < 8 ? 2 : 1;
-  static_assert(F::kGroups == 1 && (kWordRun<F> >= 4 || kSigned<F>));
+  constexpr int kRuns = kSumRuns<F>;
+  static_assert(F::kGroups == 1 && kWordRun<F> > 1);
   vi sums[kVectors];
   if constexpr (kSplit<F>) {
     SplitSums s[kVectors];
@@ -217,13 +217,13 @@ static inline void add_small_block(const char* block, const ActivationTile<1>& x
       const vi four = keep(splat_codes(x.q[0] + 4 * word));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        vi& sum = s[word / 4 % kRuns][v];
+        vi& sum = s[word * kRuns / 8][v];
         sum = add_codes<F>(sum, lane_code<F>(block, 0, word, v), four);
       }
     }
     for (int v = 0; v < kVectors; ++v) {
       sums[v] = widen_sums<F>(s[0][v]);
-      if constexpr (kRuns == 2) sums[v] += widen_sums<F>(s[1][v]);
+      for (int run = 1; run < kRuns; ++run) sums[v] += widen_sums<F>(s[run][v]);
     }
   }
 #pragma GCC unroll 4

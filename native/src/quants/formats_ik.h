@@ -8,133 +8,11 @@
 // dequantize_row_* and QuantizerIQKT::set_values in iqk_quantize.cpp.
 #pragma once
 
+#include "quants/blocks_ik.h"
 #include "quants/formats.h"
 #include "quants/formats_iq.h"
 
 namespace weft::WEFT_TARGET {
-
-#pragma pack(push, 1)
-
-struct BlockIQ2_K {
-  uint16_t d;
-  uint16_t extra;
-  uint8_t scales[8];
-  uint8_t qs[64];
-};
-struct BlockIQ3_K {
-  uint16_t d;
-  uint16_t extra;
-  uint16_t signs;
-  uint8_t scales[8];
-  uint8_t qs[64];
-  uint8_t qh[32];
-};
-struct BlockIQ4_K {
-  uint16_t d;
-  uint16_t extra;
-  uint8_t scales_h[4];
-  uint8_t scales_l[8];
-  uint8_t qs[128];
-};
-struct BlockIQ5_K {
-  uint16_t d;
-  uint16_t extra;
-  uint8_t scales_h[4];
-  uint8_t scales_l[8];
-  uint8_t qs[128];
-  uint8_t qh[32];
-};
-struct BlockIQ6_K {
-  uint16_t d;
-  uint16_t extra;
-  int8_t scales[16];
-  uint8_t qs[128];
-  uint8_t qh[64];
-};
-struct BlockIQ2_KS {
-  uint16_t d;
-  uint16_t extra;
-  uint8_t scales[4];
-  uint8_t qs[64];
-};
-struct BlockIQ3_KS {
-  uint16_t d;
-  uint16_t extra;
-  uint8_t scales[4];
-  uint8_t qs[64];
-  uint8_t qh[32];
-};
-struct BlockIQ4_KS {
-  float d;
-  uint8_t scales[8];
-  uint8_t qs[128];
-};
-struct BlockIQ5_KS {
-  float d;
-  uint8_t scales[8];
-  uint8_t qs[128];
-  uint8_t qh[32];
-};
-struct BlockIQ2_KL {
-  uint16_t d;
-  uint16_t scales_h;
-  uint8_t scales_l[4];
-  uint8_t qs[64];
-  uint8_t qh[16];
-};
-struct BlockIQ1_KT {
-  float d;
-  uint8_t sh[8];
-  uint8_t ql[32];
-  uint8_t qh[16];
-};
-struct BlockIQ2_KT {
-  float d;
-  uint8_t scales[4];
-  uint16_t ql[32];
-};
-struct BlockIQ3_KT {
-  float d;
-  uint8_t scales[4];
-  uint16_t ql[32];
-  uint8_t signs[32];
-};
-struct BlockIQ4_KT {
-  float d;
-  uint32_t steps[8];
-  uint8_t ql[64];
-  uint8_t qh[32];
-};
-struct BlockIQ2_BN {
-  float d;
-  uint8_t qs[16];
-};
-struct BlockIQ1_M_R4 {
-  uint16_t d;
-  uint8_t scales[8];
-  uint8_t qs[32];
-  uint8_t qh[16];
-};
-struct BlockQ6_0 {
-  uint16_t d;
-  uint8_t qh[8];
-  uint8_t qs[16];
-};
-struct BlockQ8_KV {
-  float d;
-  int8_t qs[32];
-};
-
-#pragma pack(pop)
-
-static_assert(sizeof(BlockIQ2_K) == 76 && sizeof(BlockIQ3_K) == 110 && sizeof(BlockIQ4_K) == 144);
-static_assert(sizeof(BlockIQ5_K) == 176 && sizeof(BlockIQ6_K) == 212 && sizeof(BlockIQ2_KS) == 72);
-static_assert(sizeof(BlockIQ3_KS) == 104 && sizeof(BlockIQ4_KS) == 140);
-static_assert(sizeof(BlockIQ5_KS) == 172 && sizeof(BlockIQ2_KL) == 88 && sizeof(BlockIQ1_KT) == 60);
-static_assert(sizeof(BlockIQ2_KT) == 72 && sizeof(BlockIQ3_KT) == 104 &&
-              sizeof(BlockIQ4_KT) == 132);
-static_assert(sizeof(BlockIQ2_BN) == 20 && sizeof(BlockIQ1_M_R4) == 58 && sizeof(BlockQ6_0) == 26);
-static_assert(sizeof(BlockQ8_KV) == 36);
 
 // ---- levels + 128 of the first table of each width, and what the second has more
 
@@ -161,9 +39,18 @@ inline constexpr uint8_t kIQ2KLCodes[2][32] = {
 // 255 where bit 0 of a byte is set, else 0.
 static inline u8x32 whole_bytes(u8x32 bits) { return splat8(0) - bits; }
 
+// table[code] for 32 codes below 16. Without shuffles it is a loop, of which products would have
+// hundreds of copies.
+#if !defined(WEFT_PANELS)
+[[gnu::noinline]]
+#endif
+static inline u8x32 look_up_codes(const uint8_t* table, u8x32 codes) {
+  return look_up(table, codes);
+}
+
 // table[code] for 32 codes below 32, whose fifth bits are the bits 0 of `high`.
 static inline u8x32 look_up_32(const uint8_t* table, u8x32 low, u8x32 high) {
-  const u8x32 first = look_up(table, low), second = look_up(table + 16, low);
+  const u8x32 first = look_up_codes(table, low), second = look_up_codes(table + 16, low);
   return first ^ ((first ^ second) & whole_bytes(high));
 }
 
@@ -251,7 +138,7 @@ struct FormatIQ2_K : FormatUneven<BlockIQ2_K, 16, 150> {
     return widen_unsigned(spread_nibbles(read32(b.scales + 4 * half))) - 8;
   }
   static u8x32 codes(const Block& b, int chunk) {
-    return look_up(kIQ2Codes, two_bits(b.qs, chunk)) + more_of<kMoreIQ2, 2>(b.extra, chunk);
+    return look_up_codes(kIQ2Codes, two_bits(b.qs, chunk)) + more_of<kMoreIQ2, 2>(b.extra, chunk);
   }
 };
 
@@ -261,13 +148,13 @@ struct FormatIQ2_KS : FormatUneven<BlockIQ2_KS, 8, 150> {
     return widen_unsigned(spread_nibbles(read32(b.scales)) | high) - 16;
   }
   static u8x32 codes(const Block& b, int chunk) {
-    return look_up(kIQ2Codes, two_bits(b.qs, chunk)) + more_of<kMoreIQ2, 1>(b.extra, chunk);
+    return look_up_codes(kIQ2Codes, two_bits(b.qs, chunk)) + more_of<kMoreIQ2, 1>(b.extra, chunk);
   }
 };
 
 template <class Block>
 static inline u8x32 codes_iq3(const Block& b, int chunk) {
-  return look_up(kIQ3Codes, two_bits(b.qs, chunk) | field_up(plane(b.qh, chunk), 1, 2));
+  return look_up_codes(kIQ3Codes, two_bits(b.qs, chunk) | field_up(plane(b.qh, chunk), 1, 2));
 }
 
 struct FormatIQ3_K : FormatUneven<BlockIQ3_K, 16, 179> {
@@ -300,7 +187,8 @@ static inline i32x8 six_bits(const Block& b, int half) {
 struct FormatIQ4_K : FormatUneven<BlockIQ4_K, 16, 245> {
   static i32x8 step8(const Block& b, int half) { return six_bits(b, half); }
   static u8x32 codes(const Block& b, int chunk) {
-    return look_up(kIQ4Codes, nibbles(b.qs + 16 * chunk)) + more_of<kMoreIQ4, 2>(b.extra, chunk);
+    return look_up_codes(kIQ4Codes, nibbles(b.qs + 16 * chunk)) +
+           more_of<kMoreIQ4, 2>(b.extra, chunk);
   }
 };
 
@@ -313,7 +201,7 @@ struct FormatIQ4_KS : FormatUneven<BlockIQ4_KS, 8, 245> {
   static i32x8 step8(const Block& b, int) { return odd_steps(b.scales); }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 more = more_of<kMoreIQ4, 1>(b.scales[chunk], 0);
-    return look_up(kIQ4Codes, nibbles(b.qs + 16 * chunk)) + more;
+    return look_up_codes(kIQ4Codes, nibbles(b.qs + 16 * chunk)) + more;
   }
 };
 

@@ -1,5 +1,6 @@
 // Registers the decoders and products of ik_llama.cpp's types with uneven levels.
 #include "quants/formats_ik.h"
+#include "quants/lanes_ik.h"
 #include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {

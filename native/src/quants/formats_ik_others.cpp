@@ -1,6 +1,7 @@
 // Registers the decoders and products of ik_llama.cpp's trellises, and of its types that are like
 // older ones.
 #include "quants/formats_ik.h"
+#include "quants/lanes_ik.h"
 #include "quants/register_format.h"
 
 namespace weft::WEFT_TARGET {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "quants/blocks.h"
+#include "quants/blocks_ik.h"
 #include "quants/whole_codes.h"
 
 namespace weft {
@@ -175,11 +176,13 @@ struct Table {
   void set_simple();
   void set_k_quants();
   void set_codebooks();
+  void set_ik();
 
   Table() {
     set_simple();
     set_k_quants();
     set_codebooks();
+    set_ik();
   }
 };
 
@@ -241,6 +244,47 @@ void Table::set_codebooks() {
       {WEFT_FIELD(BlockIQ1_S, d, 2), WEFT_FIELD(BlockIQ1_S, qs, 4), WEFT_FIELD(BlockIQ1_S, qh, 4)});
   set(DType::kIQ1_M, {WEFT_FIELD(BlockIQ1_M, qs, 4), WEFT_FIELD(BlockIQ1_M, qh, 4),
                       WEFT_FIELD(BlockIQ1_M, scales, 4)});
+}
+
+void Table::set_ik() {
+  set(DType::kIQ2_K, {WEFT_FIELD(BlockIQ2_K, d, 2), WEFT_FIELD(BlockIQ2_K, extra, 2),
+                      WEFT_FIELD(BlockIQ2_K, scales, 4), WEFT_FIELD(BlockIQ2_K, qs, 4)});
+  set(DType::kIQ3_K, {WEFT_FIELD(BlockIQ3_K, d, 2), WEFT_FIELD(BlockIQ3_K, extra, 2),
+                      WEFT_FIELD(BlockIQ3_K, signs, 2), WEFT_FIELD(BlockIQ3_K, scales, 4),
+                      WEFT_FIELD(BlockIQ3_K, qs, 4), WEFT_FIELD(BlockIQ3_K, qh, 4)});
+  set(DType::kIQ4_K, {WEFT_FIELD(BlockIQ4_K, d, 2), WEFT_FIELD(BlockIQ4_K, extra, 2),
+                      WEFT_FIELD(BlockIQ4_K, scales_h, 4), WEFT_FIELD(BlockIQ4_K, scales_l, 4),
+                      WEFT_FIELD(BlockIQ4_K, qs, 4)});
+  set(DType::kIQ5_K, {WEFT_FIELD(BlockIQ5_K, d, 2), WEFT_FIELD(BlockIQ5_K, extra, 2),
+                      WEFT_FIELD(BlockIQ5_K, scales_h, 4), WEFT_FIELD(BlockIQ5_K, scales_l, 4),
+                      WEFT_FIELD(BlockIQ5_K, qs, 4), WEFT_FIELD(BlockIQ5_K, qh, 4)});
+  set(DType::kIQ6_K, {WEFT_FIELD(BlockIQ6_K, d, 2), WEFT_FIELD(BlockIQ6_K, extra, 2),
+                      WEFT_FIELD(BlockIQ6_K, scales, 4), WEFT_FIELD(BlockIQ6_K, qs, 4),
+                      WEFT_FIELD(BlockIQ6_K, qh, 4)});
+  set(DType::kIQ2_KS, {WEFT_FIELD(BlockIQ2_KS, d, 2), WEFT_FIELD(BlockIQ2_KS, extra, 2),
+                       WEFT_FIELD(BlockIQ2_KS, scales, 4), WEFT_FIELD(BlockIQ2_KS, qs, 4)});
+  set(DType::kIQ3_KS, {WEFT_FIELD(BlockIQ3_KS, d, 2), WEFT_FIELD(BlockIQ3_KS, extra, 2),
+                       WEFT_FIELD(BlockIQ3_KS, scales, 4), WEFT_FIELD(BlockIQ3_KS, qs, 4),
+                       WEFT_FIELD(BlockIQ3_KS, qh, 4)});
+  set(DType::kIQ4_KS, {WEFT_FIELD(BlockIQ4_KS, d, 4), WEFT_FIELD(BlockIQ4_KS, scales, 4),
+                       WEFT_FIELD(BlockIQ4_KS, qs, 4)});
+  set(DType::kIQ5_KS, {WEFT_FIELD(BlockIQ5_KS, d, 4), WEFT_FIELD(BlockIQ5_KS, scales, 4),
+                       WEFT_FIELD(BlockIQ5_KS, qs, 4), WEFT_FIELD(BlockIQ5_KS, qh, 4)});
+  set(DType::kIQ2_KL, {WEFT_FIELD(BlockIQ2_KL, d, 2), WEFT_FIELD(BlockIQ2_KL, scales_h, 2),
+                       WEFT_FIELD(BlockIQ2_KL, scales_l, 4), WEFT_FIELD(BlockIQ2_KL, qs, 4),
+                       WEFT_FIELD(BlockIQ2_KL, qh, 4)});
+  set(DType::kIQ1_KT, {WEFT_FIELD(BlockIQ1_KT, d, 4), WEFT_FIELD(BlockIQ1_KT, sh, 4),
+                       WEFT_FIELD(BlockIQ1_KT, ql, 4), WEFT_FIELD(BlockIQ1_KT, qh, 4)});
+  set(DType::kIQ2_KT, {WEFT_FIELD(BlockIQ2_KT, d, 4), WEFT_FIELD(BlockIQ2_KT, scales, 4),
+                       WEFT_FIELD(BlockIQ2_KT, ql, 4)});
+  set(DType::kIQ3_KT, {WEFT_FIELD(BlockIQ3_KT, d, 4), WEFT_FIELD(BlockIQ3_KT, scales, 4),
+                       WEFT_FIELD(BlockIQ3_KT, ql, 4), WEFT_FIELD(BlockIQ3_KT, signs, 4)});
+  set(DType::kIQ4_KT, {WEFT_FIELD(BlockIQ4_KT, d, 4), WEFT_FIELD(BlockIQ4_KT, steps, 4),
+                       WEFT_FIELD(BlockIQ4_KT, ql, 4), WEFT_FIELD(BlockIQ4_KT, qh, 4)});
+  set(DType::kIQ2_BN, {WEFT_FIELD(BlockIQ2_BN, d, 4), WEFT_FIELD(BlockIQ2_BN, qs, 4)});
+  set(DType::kQ6_0,
+      {WEFT_FIELD(BlockQ6_0, d, 2), WEFT_FIELD(BlockQ6_0, qh, 4), WEFT_FIELD(BlockQ6_0, qs, 4)});
+  set(DType::kQ8_KV, {WEFT_FIELD(BlockQ8_KV, d, 4), WEFT_FIELD(BlockQ8_KV, qs, 4)});
 }
 
 #undef WEFT_FIELD

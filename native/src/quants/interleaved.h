@@ -26,6 +26,10 @@ static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
     for (int j = 0; j < 8; ++j) w[j] = look_up_levels(Lanes<F>::nibbles(block, c, j, v));
     return;
   }
+  if constexpr (requires { &Lanes<F>::word; }) {
+    for (int j = 0; j < 8; ++j) w[j] = Lanes<F>::word(block, c, j, v);
+    return;
+  }
   Lanes<F>::codes(block, c, v, w);
   if constexpr (kSigned<F>) {
     for (vi& words : w) words ^= splat_bytes(128);
@@ -163,8 +167,8 @@ inline constexpr bool kTwoVectors =
 template <typename F, int kColumns>
 static inline void add_two(const char* block, int v, const float* scale, const float* min,
                            const ActivationTile<kColumns>& x, vf* acc) {
-  static_assert(F::kGroups == 1 && kWordRun<F> >= 4);
-  constexpr int kRuns = kWordRun<F> < 8 ? 2 : 1;
+  static_assert(F::kGroups == 1 && kWordRun<F> > 1);
+  constexpr int kRuns = kSumRuns<F>;
   vi s[kRuns][2][kColumns] = {};
   for (int c = 0; c < kColumns; ++c) s[0][0][c] = s[0][1][c] = start_sum<F>(x, 0, c);
 #pragma GCC unroll 4
@@ -179,7 +183,7 @@ static inline void add_two(const char* block, int v, const float* scale, const f
       for (int c = 0; c < kColumns; ++c) {
         const vi four = keep(splat_codes(x.q[c] + 4 * word));
         for (int i = 0; i < 2; ++i) {
-          vi& sum = s[half % kRuns][i][c];
+          vi& sum = s[word * kRuns / 8][i][c];
           sum = add_codes<F>(sum, w[i][word], four);
         }
       }
@@ -188,7 +192,7 @@ static inline void add_two(const char* block, int v, const float* scale, const f
   for (int i = 0; i < 2; ++i) {
     for (int c = 0; c < kColumns; ++c) {
       vi sum = widen_sums<F>(s[0][i][c]);
-      if constexpr (kRuns == 2) sum += widen_sums<F>(s[1][i][c]);
+      for (int run = 1; run < kRuns; ++run) sum += widen_sums<F>(s[run][i][c]);
       add_sum<F>(sum, scale + i * kLanes, min + i * kLanes, x, 0, c, acc[i * kColumns + c]);
     }
   }

@@ -71,6 +71,10 @@ inline constexpr int kWordRun =
         ? 64
         : 32767 / (F::kTop * 254);
 
+// The number of sums that the words of a chunk are shared out to.
+template <typename F>
+inline constexpr int kSumRuns = kWordRun<F> < 8 ? 8 / kWordRun<F> : 1;
+
 // Whether what is due to kZero is added in the end.
 template <typename F>
 inline constexpr bool kWideZero =

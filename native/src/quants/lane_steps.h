@@ -11,15 +11,18 @@
 
 namespace weft::WEFT_TARGET {
 
-// Where steps are: the step of group g in byte g % 4 of word g / 4, or (kTurns) words take turns.
+// Where steps are: the step of group g in byte g % 4 of word g / 4, or (kTurns) the two words of
+// eight groups take turns.
 enum class StepOrder { kRuns, kTurns };
 
 template <int kCount, int kBias = 0, bool kSignedBytes = false, StepOrder kOrder = StepOrder::kRuns>
 struct Steps {
   vi bytes[kCount / 4];
 
-  static constexpr int word(int g) { return kOrder == StepOrder::kRuns ? g / 4 : g % 2; }
-  static constexpr int byte(int g) { return kOrder == StepOrder::kRuns ? g % 4 : g / 2; }
+  static constexpr int word(int g) {
+    return kOrder == StepOrder::kRuns ? g / 4 : g / 8 * 2 + g % 2;
+  }
+  static constexpr int byte(int g) { return kOrder == StepOrder::kRuns ? g % 4 : g % 8 / 2; }
 
   vf as_float(int g) const {
     if constexpr (kSignedBytes) return signed_byte(bytes[word(g)], byte(g));

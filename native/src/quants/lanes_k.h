@@ -185,6 +185,7 @@ static inline vi lane_code(const char* block, int c, int j, int v) {
   if constexpr (kLaneDots && kSigned<F> && requires { &Lanes<F>::nibbles; }) {
     return look_up_levels(Lanes<F>::nibbles(block, c, j, v));
   }
+  if constexpr (requires { &Lanes<F>::word; }) return Lanes<F>::word(block, c, j, v);
   vi w[8];
   Lanes<F>::codes(block, c, v, w);
   return kSigned<F> ? w[j] ^ splat_bytes(128) : w[j];

@@ -130,6 +130,51 @@ static inline vi look_up_lanes(const uint8_t* table, vi codes) {
 #endif
 }
 
+// The bytes of `b` where bit `bit` of a byte of `choice` is set, else those of `a`.
+static inline vi choose_bytes(vi a, vi b, vi choice, int bit) {
+#if defined(__AVX512BW__)
+  const __m512i set = _mm512_set1_epi8(static_cast<char>(1 << bit));
+  return reinterpret_cast<vi>(
+      _mm512_mask_blend_epi8(_mm512_test_epi8_mask(reinterpret_cast<__m512i>(choice), set),
+                             reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(WEFT_NEON)
+  const uint8x16_t set = vtstq_u8(vreinterpretq_u8_s32(choice), vdupq_n_u8(1 << bit));
+  return vreinterpretq_s32_u8(vbslq_u8(set, vreinterpretq_u8_s32(b), vreinterpretq_u8_s32(a)));
+#else
+  // the top bit of a byte chooses
+  return reinterpret_cast<vi>(_mm256_blendv_epi8(reinterpret_cast<__m256i>(a),
+                                                 reinterpret_cast<__m256i>(b),
+                                                 reinterpret_cast<__m256i>(choice << (7 - bit))));
+#endif
+}
+
+// table[code] for each byte, which is 0..31, or 0..63.
+static inline vi look_up_32_lanes(const uint8_t* table, vi codes) {
+#if defined(WEFT_NEON)
+  return vreinterpretq_s32_u8(vqtbl2q_u8(vld1q_u8_x2(table), vreinterpretq_u8_s32(codes)));
+#else
+  // shuffles ignore the bits 4 to 6 of a number
+  return choose_bytes(look_up_lanes(table, codes), look_up_lanes(table + 16, codes), codes, 4);
+#endif
+}
+static inline vi look_up_64_lanes(const uint8_t* table, vi codes) {
+#if defined(WEFT_NEON)
+  return vreinterpretq_s32_u8(vqtbl4q_u8(vld1q_u8_x4(table), vreinterpretq_u8_s32(codes)));
+#else
+  return choose_bytes(look_up_32_lanes(table, codes), look_up_32_lanes(table + 32, codes), codes,
+                      5);
+#endif
+}
+
+// Sums and differences byte by byte, without a carry from one to the next.
+typedef uint8_t LaneBytes __attribute__((vector_size(sizeof(vi))));
+static inline vi add_each(vi a, vi b) {
+  return reinterpret_cast<vi>(reinterpret_cast<LaneBytes>(a) + reinterpret_cast<LaneBytes>(b));
+}
+static inline vi less_each(vi a, vi b) {
+  return reinterpret_cast<vi>(reinterpret_cast<LaneBytes>(a) - reinterpret_cast<LaneBytes>(b));
+}
+
 // Adds bit i of `word` to code i, as its bit 4.
 static inline void add_fifth_bits(vi word, vi* w) {
 #if defined(__AVX512BW__)

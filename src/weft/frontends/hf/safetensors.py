@@ -1,4 +1,4 @@
-"""Reads the headers of safetensors files; tensors stay mapped.
+"""Reads the headers of safetensors files, and opens the files of a folder; tensors stay mapped.
 
 A file is the length of its header (8 bytes, little endian), the header as JSON, and the data:
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import HEAD_BYTES, FileMap, describe_other, quoted
+from weft.frontends.hf.pickles import read_pickled
 from weft.records import dataclass
 
 ITEM_BYTES = {
@@ -30,7 +31,8 @@ ITEM_BYTES = {
 """Bytes of an element, by the names of types in headers."""
 MAX_HEADER = 100_000_000  # bytes; the reference implementation's limit
 _INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL)
+_PICKLED_INDEX = "pytorch_model.bin.index.json"
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.(safetensors|bin)", re.DOTALL)
 _UNFINISHED = ("*.incomplete", "*.part", "*.crdownload", "*.aria2", "*.tmp",
                ".cache/huggingface/download/*.incomplete")  # fmt: skip
 _AGAIN = "download or copy it again"
@@ -67,6 +69,17 @@ def read_safetensors(file: FileMap) -> dict[str, Stored]:
         if name != "__metadata__"
     }
     return dict(sorted(rows.items()))
+
+
+def read_checkpoint(file: FileMap) -> dict[str, Stored]:
+    """The tensors of a mapped file of safetensors or, where its name ends so, of a `.bin` file of
+    PyTorch."""
+    if file.path.suffix != ".bin":
+        return read_safetensors(file)
+    return {
+        name: Stored(name, t.kind, t.shape, t.offset, t.nbytes, file)
+        for name, t in read_pickled(file).items()
+    }
 
 
 def metadata_of(file: FileMap) -> Mapping[str, Any]:
@@ -126,14 +139,15 @@ def _stored(file: FileMap, name: str, row: Any, start: int) -> Stored:
 
 
 def open_shards(folder: Path) -> dict[str, Stored]:
-    """The tensors of all safetensors files of a model's folder: file after file, in order of names.
+    """The tensors of all safetensors files of a model's folder or, if there are none, of its
+    `pytorch_model*.bin`: file after file, in order of names.
 
     Raises FormatError if there are none, a file of the index is missing, or two files have tensors
     of the same name."""
     files = _shard_names(folder)
     tensors: dict[str, Stored] = {}
     for name in files:
-        for stored in read_safetensors(FileMap(folder / name)).values():
+        for stored in read_checkpoint(FileMap(folder / name)).values():
             if stored.name in tensors:
                 raise stored.file.error(
                     f"tensor {quoted(stored.name)} is also in "
@@ -149,6 +163,11 @@ def _shard_names(folder: Path) -> list[str]:
     if index.is_file():
         return _indexed(folder, index)
     names = sorted(p.name for p in folder.glob("model*.safetensors"))
+    if not names:
+        index = folder / _PICKLED_INDEX
+        if index.is_file():
+            return _indexed(folder, index)
+        names = sorted(p.name for p in folder.glob("pytorch_model*.bin"))
     gone = _gone_shards(names)
     if gone:
         raise _missing(folder, gone, len(names) + len(gone))
@@ -158,10 +177,10 @@ def _shard_names(folder: Path) -> list[str]:
             "model*.safetensors; go on with the download"
         )
     if not names:
-        others = sorted(p.name for p in folder.glob("*.bin"))
+        others = sorted(p.name for end in ("bin", "pt", "pth") for p in folder.glob(f"*.{end}"))
         hint = (
-            f"{others[0]} is a pickle, which may run any program when it is read: save the model "
-            "with save_pretrained(..., safe_serialization=True)"
+            f"{others[0]} has a name that weft does not know: save the model with "
+            "save_pretrained(..., safe_serialization=True)"
             if others
             else "give a folder with config.json and model.safetensors, or a .gguf file"
         )
@@ -180,7 +199,7 @@ def _indexed(folder: Path, index: Path) -> list[str]:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise _missing(folder, missing, len(names))
-    _check_listed(folder, listed, names)
+    _check_listed(folder, index, listed, names)
     return names
 
 
@@ -189,8 +208,8 @@ def _gone_shards(names: list[str]) -> list[str]:
     shards = [match for match in map(_SHARD.fullmatch, names) if match]
     if not shards:
         return []
-    stem, count = shards[0][1], int(shards[0][3])
-    wanted = (f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1))
+    stem, count, end = shards[0][1], int(shards[0][3]), shards[0][4]
+    wanted = (f"{stem}-{i:05d}-of-{count:05d}.{end}" for i in range(1, count + 1))
     return [name for name in wanted if name not in names]
 
 
@@ -210,13 +229,13 @@ def _missing(folder: Path, missing: list[str], n: int) -> FormatError:
     )
 
 
-def _check_listed(folder: Path, listed: Mapping[str, str], names: list[str]) -> None:
+def _check_listed(folder: Path, index: Path, listed: Mapping[str, str], names: list[str]) -> None:
     """Raises FormatError unless the files have the tensors that the index says."""
     for file in names:
-        there = read_safetensors(FileMap(folder / file))
+        there = read_checkpoint(FileMap(folder / file))
         gone = [name for name, at in listed.items() if at == file and name not in there]
         if gone:
             raise FormatError(
-                f"{folder / file}: {len(gone)} tensors that {_INDEX} lists are missing "
+                f"{folder / file}: {len(gone)} tensors that {index.name} lists are missing "
                 f"({', '.join(gone[:3])}); {_AGAIN}"
             )

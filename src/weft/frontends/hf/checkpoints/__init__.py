@@ -23,6 +23,7 @@ from weft.frontends.hf.checkpoints.floats import (
     of_words,
     scaled,
 )
+from weft.frontends.hf.checkpoints.grouped import hqq, int4_tensor, quanto
 from weft.frontends.hf.checkpoints.integers import (
     How,
     Tensors,
@@ -69,6 +70,9 @@ def _settings(c: Config) -> How:
     if how is None and own.is_file():
         made = read_json(own, "a file of the model")
         return dict(made.get("quantization") or {}) | {_METHOD: "modelopt"}
+    quanto_map = c.folder / "quanto_qmap.json"
+    if (how is None or how.get(_METHOD) == "quanto") and quanto_map.is_file():
+        return {_METHOD: "quanto", "modules": read_json(quanto_map, "a file of the model")}
     settings = {} if how is None else dict(how)
     if _METHOD not in settings and {"bits", "group_size"} <= settings.keys():
         settings[_METHOD] = "mlx"
@@ -164,21 +168,36 @@ def _torchao(c: Config, how: How, plain: Tensors, stored: Mapping[str, Stored]) 
         if not qdata or rest:
             continue
         kind = _class_of(about[t.file].get(f"{stem}.weight"))
-        if kind not in ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"):
+        if kind not in ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor", "Int4Tensor"):
             raise FormatError(
-                f"{c.folder}: {stem} is a {kind} of torchao; weft reads Int8Tensor, "
+                f"{c.folder}: {stem} is a {kind} of torchao; weft reads Int4Tensor, Int8Tensor, "
                 "IntxUnpackedToInt8Tensor and Float8Tensor"
             )
+        if kind == "Int4Tensor":
+            try:
+                scales, zeros = (
+                    out.pop(f"{stem}._weight_{part}") for part in ("scale", "zero_point")
+                )
+            except KeyError as error:
+                raise FormatError(f"{c.folder}: tensor {error} is missing") from None
+            out[f"{stem}.weight"] = int4_tensor(c, stem, t, scales, zeros)
+            del out[name]
+            _require_no_more(c, parts[stem], out)
+            continue
         for part, end in (("qdata", ""), ("scale", "_scale"), ("zero_point", "_zero_point")):
             given = stored.get(f"{stem}._weight_{part}")
             if given is not None:
                 new = f"{stem}.weight{end}"
                 renamed[new] = given
                 out[new] = out.pop(f"{stem}._weight_{part}")
-        extra = [n for n in parts[stem] if n in out]
-        if extra:
-            raise FormatError(f"{c.folder}: torchao's {extra[0]} has no meaning for weft")
+        _require_no_more(c, parts[stem], out)
     return scaled(c, out, {**stored, **renamed})
+
+
+def _require_no_more(c: Config, parts: list[str], rest: Tensors) -> None:
+    extra = [name for name in parts if name in rest]
+    if extra:
+        raise FormatError(f"{c.folder}: torchao's {extra[0]} has no meaning for weft")
 
 
 def _class_of(about: Any) -> str:
@@ -213,5 +232,5 @@ _METHODS: dict[str, Callable[[Config, Any, Tensors, Mapping[str, Stored]], Tenso
     "fp8": _fp8, "fbgemm_fp8": _fp8, "mxfp4": gpt_oss, "nvfp4": _modelopt, "modelopt": _modelopt,
     "modelopt_fp4": _modelopt, "gptq": gptq, "awq": awq, "auto-round": _auto_round, "mlx": _mlx,
     "compressed-tensors": _compressed, "bitnet": _bitnet, "bitsandbytes": bitsandbytes,
-    "torchao": _torchao,
+    "torchao": _torchao, "hqq": hqq, "quanto": quanto,
 }  # fmt: skip
