@@ -23,7 +23,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.senses.tower import AnyTower, projector_of
+from weft.llm.senses.tower import projector_of
 from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -56,6 +56,8 @@ class SoundConfig:
     """Learned positions: rows of the encoder for a part of a sound."""
     stack: int = 1
     """Rows of the encoder that become one row."""
+    n_conv: int = 0
+    """Channels of convolutions of two dimensions."""
     act: str = "gelu_erf"
     swapped: bool = False
 
@@ -74,6 +76,7 @@ def read_sound_config(file: GGUFFile) -> SoundConfig:
         raise keys.bad("audio.attention.head_count", n_head, f"a divisor of {n_embd}")
     positions = file.tensors.get("a.position_embd.weight")
     n_positions = 1500 if positions is None else positions.ne[1]
+    kernel = file.tensors.get("a.conv2d.1.weight")
     stack = keys.count("audio.projector.stack_factor", 1, most=n_positions)
     return SoundConfig(
         projector=projector_of(file, "audio"),
@@ -86,6 +89,7 @@ def read_sound_config(file: GGUFFile) -> SoundConfig:
         n_mel=keys.count("audio.num_mel_bins", most=1 << 10),
         n_positions=n_positions,
         stack=stack,
+        n_conv=0 if kernel is None else kernel.ne[3],
     )
 
 
@@ -109,6 +113,8 @@ class SoundFamily:
     before: str = ""
     after: str = ""
     """Text in front of a sound and behind it."""
+    read: Callable[[GGUFFile], SoundConfig] = read_sound_config
+    """Reads the keys of a file. Raises FormatError for a wrong key."""
 
 
 def log_mel(samples: NDArray[np.float32], n_mel: int) -> NDArray[np.float32]:
@@ -275,19 +281,3 @@ QWEN2AUDIO = SoundFamily(
     n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)), rate=RATE,
     before="<|audio_bos|>", after="<|audio_eos|>",
 )  # fmt: skip
-
-
-FAMILIES: Mapping[str, SoundFamily] = {"voxtral": VOXTRAL, "qwen2a": QWEN2AUDIO}
-"""The kinds of towers, by `clip.projector_type`."""
-
-
-class SoundTower(AnyTower):
-    """The tower for sound of a file, without any state; reads no weight."""
-
-    sense = "audio"
-    families = FAMILIES
-    family: SoundFamily
-    config: SoundConfig
-
-    def _read_config(self) -> SoundConfig:
-        return read_sound_config(self.file)

@@ -27,9 +27,9 @@ _FILES = {
     "LightOnOCRForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
-    "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
-    "VoxtralForConditionalGeneration "
-    "Qwen2AudioForConditionalGeneration",
+    "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration",
+    "sounds": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration "
+    "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

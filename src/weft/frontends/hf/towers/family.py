@@ -52,7 +52,7 @@ class TowerFamily:
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """GGUF names and values of all tensors. Raises FormatError for one without a place."""
         for full, values in stored.items():
-            name = full.removeprefix("model.")
+            name = full.removeprefix("thinker.").removeprefix("model.")
             if name.startswith(self.starts) and not name.startswith(self.unused):
                 yield from self.change(c, self.gguf_name(c, name), values)
 
@@ -98,7 +98,8 @@ def as_file(tower: TowerFamily) -> Family:
 
 def part_of(c: Config, name: str) -> Mapping[str, Any]:
     """The object `name` of config.json. Raises FormatError if there is none."""
-    part = c.get(name)
+    thinker = c.get("thinker_config")  # of Qwen's models that speak
+    part = thinker.get(name) if isinstance(thinker, dict) else c.get(name)
     if not isinstance(part, dict):
         raise c.bad(name, "must be an object with the sizes of the tower")
     return part
@@ -178,19 +179,3 @@ def _colours(c: Config, name: str) -> Sequence[float]:
             "whole folder"
         )
     return values
-
-
-def audio_keys(c: Config, projector: str) -> Pairs:
-    """The keys of all towers with Whisper's encoder."""
-    part = "audio_config"
-    yield "general.file_type", 0
-    yield "has_audio_encoder", True
-    yield "audio.projection_dim", c.n_embd
-    yield "audio.embedding_length", count_of(c, part, "hidden_size", "d_model")
-    yield "audio.feed_forward_length", count_of(c, part, "intermediate_size", "encoder_ffn_dim")
-    yield "audio.block_count", count_of(c, part, "num_hidden_layers", "encoder_layers")
-    heads = count_of(c, part, "num_attention_heads", "encoder_attention_heads")
-    yield "audio.attention.head_count", heads
-    yield "projector_type", projector
-    yield "audio.num_mel_bins", count_of(c, part, "num_mel_bins", default=128)
-    yield "audio.attention.layer_norm_epsilon", 1e-5

@@ -333,6 +333,7 @@ _KINDS = {
 _OTHER_NAMES = {
     "qwen2_vl_vision": "qwen2_vl", "qwen2_5_vl_vision": "qwen2_5_vl", "qwen3_vl_vision": "qwen3_vl",
     "qwen3_vl_moe": "qwen3_vl", "qwen3_vl_moe_vision": "qwen3_vl",
+    "qwen3_omni_moe_vision_encoder": "qwen3_vl",
 }  # fmt: skip
 _USUAL = {
     "LlavaForConditionalGeneration": "clip_vision_model",

@@ -1,0 +1,114 @@
+"""Small models that hear, of transformers, with random weights, and what their towers compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.llm.vision_models import TEXT, randomised
+from weft.compiler import lower_plan, resolve_devices
+from weft.execute import Session
+from weft.llm import SoundTower
+
+N_MEL = 16
+SIZES: list[dict[str, int]] = [
+    {"d": 16, "ff": 24, "layers": 2, "heads": 2},
+    {"d": 24, "ff": 40, "layers": 1, "heads": 4},
+]
+"""Width, width of feed-forward layers, number of layers and heads of encoders."""
+_TEXT = TEXT | {"hidden_size": 32, "max_position_embeddings": 256, "head_dim": 8}
+
+
+class Kind(NamedTuple):
+    """A kind of model."""
+
+    make: Callable[[dict[str, int]], Any]
+    """The model of transformers with an encoder of these sizes."""
+    rows: Callable[[Any, NDArray[np.float32]], Any]
+    """The rows of a sound in transformers, [n, n_embd]."""
+    lengths: tuple[int, ...]
+    """Numbers of samples of sounds."""
+    tower: str = ""
+    """The tower's `clip.projector_type`, if it is not the name of the kind."""
+
+
+def heard(tower: SoundTower, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The rows that a tower of weft makes of a sound."""
+    session = Session(lower_plan(tower.planned(resolve_devices(("cpu",)))))
+    parts = tower.family.parts(tower.config, samples)
+    rows = np.concatenate([np.array(session.run(values)["rows"])[:n] for values, n in parts])
+    assert len(rows) == tower.family.n_rows(tower.config, len(samples))
+    return rows
+
+
+def whisper_config(size: dict[str, int], **more: int) -> dict[str, Any]:
+    """The sizes of an encoder like Whisper's."""
+    return {
+        "d_model": size["d"], "encoder_ffn_dim": size["ff"], "encoder_layers": size["layers"],
+        "encoder_attention_heads": size["heads"], "num_mel_bins": N_MEL, **more,
+    }  # fmt: skip
+
+
+def _qwen3_asr(size: dict[str, int]) -> Any:
+    import transformers
+
+    config = transformers.Qwen3ASRConfig(
+        audio_config=transformers.Qwen3ASREncoderConfig(
+            **whisper_config(size, downsample_hidden_size=6, output_dim=32)
+        ),
+        text_config=transformers.Qwen3Config(**_TEXT),
+        attn_implementation="eager",
+    )
+    return randomised(transformers.Qwen3ASRForConditionalGeneration(config))
+
+
+def _qwen3_asr_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import transformers
+
+    extractor = transformers.Qwen3ASRFeatureExtractor(feature_size=N_MEL)
+    seen = extractor(samples, sampling_rate=16000, padding=True, return_attention_mask=True)
+    mask = seen["attention_mask"]
+    return model.model.get_audio_features(seen["input_features"], mask).pooler_output
+
+
+def _qwen3_omni(size: dict[str, int]) -> Any:
+    import transformers
+
+    config = transformers.Qwen3OmniMoeThinkerConfig(
+        audio_config=whisper_config(
+            size, downsample_hidden_size=6, output_dim=32, n_window=50, n_window_infer=800
+        ),
+        vision_config={
+            "hidden_size": 16, "intermediate_size": 24, "depth": 2, "num_heads": 2,
+            "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+            "out_hidden_size": 32, "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0],
+        },
+        text_config=_TEXT | {
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+            "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]},
+        },
+        attn_implementation="eager",
+    )  # fmt: skip
+    return randomised(transformers.Qwen3OmniMoeThinkerForConditionalGeneration(config))
+
+
+def _qwen3_omni_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import transformers
+
+    extractor = transformers.WhisperFeatureExtractor(feature_size=N_MEL)
+    seen = extractor(
+        samples, sampling_rate=16000, padding=True, truncation=False, return_attention_mask=True,
+        return_tensors="pt",
+    )  # fmt: skip
+    mask = seen["attention_mask"]
+    return model.get_audio_features(seen["input_features"], mask).last_hidden_state
+
+
+KINDS = {
+    "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001)),
+    "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), "qwen3a"),
+}

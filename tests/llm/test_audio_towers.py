@@ -1,0 +1,77 @@
+"""Towers for sound beside transformers' encoders: the spectrogram of its feature extractors and the
+rows of its models, from folders and from the files that they convert to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.frontends.hf.convert import convert_folder
+from weft.llm import SoundTower
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("gguf")
+
+from tests.llm.heard_models import KINDS, SIZES, heard
+from tests.llm.sounds import sound
+from tests.llm.vision_models import close
+
+PUBLISHED = {
+    "model.language_model.": "model.", "language_model.": "model.",
+    "model.audio_tower.": "audio_tower.", "model.visual.": "visual.",
+    "model.multi_modal_projector.linear_": "audio_tower.proj",
+}  # fmt: skip
+"""Beginnings of the names of tensors in models of transformers, and in published checkpoints."""
+
+
+def save(model: Any, folder: Path, *, published: bool = False) -> None:
+    """Saves the model; Qwen's models that speak are saved as they are published, `published` asks
+    that of Qwen3-ASR, too."""
+    name = type(model).__name__
+    if "Thinker" not in name and not published:
+        model.save_pretrained(folder)
+        return
+    from safetensors.torch import save_file
+
+    whole = {"architectures": [name.replace("Thinker", "")], "thinker_config": {}}
+    whole["thinker_config"] = model.config.to_dict()
+    (folder / "config.json").write_text(json.dumps(whole))
+    tensors = {}
+    for full, values in model.state_dict().items():
+        old = next((old for old in PUBLISHED if full.startswith(old)), "")
+        tensors[f"thinker.{PUBLISHED.get(old, '')}{full.removeprefix(old)}"] = values.clone()
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module", params=[(kind, i) for kind in KINDS for i in range(2)], ids=str)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The kind, the model of transformers, and its folder."""
+    kind, size = request.param
+    model = KINDS[kind].make(SIZES[size])
+    folder = tmp_path_factory.mktemp("folder")
+    save(model, folder, published=kind == "qwen3a" and size == 1)
+    return kind, model, folder
+
+
+def test_rows_are_those_of_transformers(made: tuple[str, Any, Path]) -> None:
+    kind, model, folder = made
+    tower = SoundTower(folder)
+    assert tower.config.projector == (KINDS[kind].tower or kind)
+    for n in KINDS[kind].lengths:
+        samples = sound(n, n)
+        close(heard(tower, samples), KINDS[kind].rows(model, samples))
+
+
+def test_a_folder_is_its_file(made: tuple[str, Any, Path], tmp_path: Path) -> None:
+    _, _, folder = made
+    convert_folder(folder, tmp_path / "f32.gguf", "f32", mmproj=True)
+    towers = [SoundTower(folder), SoundTower(tmp_path / "f32.gguf")]
+    assert towers[0].config == towers[1].config
+    samples = sound(n=20000)
+    first, second = (heard(tower, samples) for tower in towers)
+    np.testing.assert_allclose(first, second, atol=2e-2 * np.abs(first).max())  # kernels are f16
