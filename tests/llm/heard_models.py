@@ -108,7 +108,73 @@ def _qwen3_omni_rows(model: Any, samples: NDArray[np.float32]) -> Any:
     return model.get_audio_features(seen["input_features"], mask).last_hidden_state
 
 
+_GEMMA4 = {
+    "vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8,
+    "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "pad_token_id": 0,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+
+
+def _gemma4(size: dict[str, int]) -> Any:
+    import transformers
+
+    config = transformers.Gemma4Config(
+        audio_config={
+            "hidden_size": size["d"], "num_hidden_layers": size["layers"],
+            "num_attention_heads": size["heads"], "subsampling_conv_channels": [128, 6],
+            "output_proj_dims": 20,
+        },
+        vision_config={
+            "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 1,
+            "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8, "patch_size": 4,
+            "position_embedding_size": 64,
+        },
+        text_config=_GEMMA4, attn_implementation="eager",
+    )  # fmt: skip
+    model = randomised(transformers.Gemma4ForConditionalGeneration(config))
+    for key, value in model.named_buffers():
+        if "audio" in key and key.endswith(("_min", "_max")):
+            value.fill_(2.5 if key.endswith("max") else -2.2)
+    return model
+
+
+def _gemma4_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import torch
+    import transformers
+
+    seen = transformers.Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
+    mask = seen["input_features_mask"]
+    with torch.no_grad():
+        out = model.model.get_audio_features(seen["input_features"], mask)
+    return out.pooler_output[out.attention_mask]
+
+
+def _gemma4_unified(size: dict[str, int]) -> Any:
+    import transformers
+
+    config = transformers.Gemma4UnifiedConfig(
+        audio_config={"audio_embed_dim": 40 * size["heads"]},
+        vision_config={
+            "patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 24, "mm_posemb_size": 16,
+            "output_proj_dims": 24,
+        },
+        text_config=_GEMMA4, attn_implementation="eager",
+    )  # fmt: skip
+    return randomised(transformers.Gemma4UnifiedForConditionalGeneration(config))
+
+
+def _gemma4_unified_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import torch
+
+    n = model.config.audio_config.audio_embed_dim
+    seen = np.pad(samples, (0, -len(samples) % n)).reshape(1, -1, n)
+    return model.model.get_audio_features(torch.tensor(seen)).pooler_output[0]
+
+
 KINDS = {
     "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001)),
     "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), "qwen3a"),
+    "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333)),
+    "gemma4ua": Kind(_gemma4_unified, _gemma4_unified_rows, (100, 33333)),
 }

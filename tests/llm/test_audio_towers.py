@@ -30,8 +30,8 @@ PUBLISHED = {
 
 
 def save(model: Any, folder: Path, *, published: bool = False) -> None:
-    """Saves the model; Qwen's models that speak are saved as they are published, `published` asks
-    that of Qwen3-ASR, too."""
+    """Saves the model. Qwen's models that speak are saved as they are published, and with
+    `published` so is Qwen3-ASR."""
     name = type(model).__name__
     if "Thinker" not in name and not published:
         model.save_pretrained(folder)

@@ -23,8 +23,8 @@ from weft.files import write_text
 from weft.llm.audio import subtitles
 from weft.llm.audio.languages import NAMES
 from weft.llm.audio.sounds import open_sound
+from weft.llm.audio.spectra import RATE
 from weft.llm.audio.transcriber import TEMPERATURES, Limits, Segment, Transcriber
-from weft.llm.audio.whisper import RATE
 from weft.options import ADVANCED, option
 
 _SUFFIXES = {"text": "txt"}

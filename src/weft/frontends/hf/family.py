@@ -319,7 +319,7 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
         n_dims <= 1
         or name.endswith("_norm.weight")
         or not name.endswith(".weight")
-        or any(part in name for part in family.f32)
+        or any(part in f"^{name}" for part in family.f32)
         or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from weft import graph as G
+from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
-from weft.llm.audio.whisper import HOP, RATE, Part, SoundConfig, SoundFamily, log_mel
+from weft.llm.audio.spectra import RATE
+from weft.llm.audio.whisper import HOP, Part, SoundConfig, SoundFamily, log_mel, read_sound_config
 from weft.llm.models import common
 from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
@@ -37,13 +39,18 @@ ROWS = _halved(CHUNK)
 """Rows of a chunk."""
 
 
+def read(file: GGUFFile) -> SoundConfig:
+    """The config, whose width is the number of channels of the convolutions."""
+    return read_sound_config(file, [("a.conv2d.1.weight", 3)])
+
+
 def rows(c: SoundConfig) -> Iterator[Row]:
     """The tensors of a file."""
-    n_in = 1
+    n_in, (n_conv,) = 1, c.widths
     for number in (1, 2, 3):
-        yield need(f"a.conv2d.{number}.weight", 3, 3, n_in, c.n_conv)
-        yield need(f"a.conv2d.{number}.bias", 1, 1, c.n_conv)
-        n_in = c.n_conv
+        yield need(f"a.conv2d.{number}.weight", 3, 3, n_in, n_conv)
+        yield need(f"a.conv2d.{number}.bias", 1, 1, n_conv)
+        n_in = n_conv
     yield need("a.conv_out.weight", n_in * _halved(c.n_mel), c.n_embd)
     yield maybe("a.conv_out.bias", c.n_embd)
     yield need("a.position_embd.weight", c.n_embd, c.n_positions)
@@ -73,7 +80,7 @@ def forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
         x = G.conv_2d(w[f"a.conv2d.{number}.weight"], x, (2, 2), (1, 1), (1, 1))
         x = G.gelu_erf(G.add(x, w[f"a.conv2d.{number}.bias"]))
     x = G.cont(G.permute(x, 2, 0, 1, 3))  # the bands of a channel are innermost
-    x = G.reshape(x, c.n_conv * _halved(c.n_mel), ROWS, n)
+    x = G.reshape(x, c.widths[0] * _halved(c.n_mel), ROWS, n)
     positions = w["a.position_embd.weight"]
     x = common.linear(w, "a.conv_out", x)
     x = G.add(x, G.view_2d(positions, c.n_embd, ROWS, positions.nb[1]))
@@ -106,5 +113,5 @@ def _n_rows(n_frames: int) -> int:
 QWEN3AUDIO = SoundFamily(
     rows=rows, inputs=inputs, forward=forward, parts=parts,
     n_rows=lambda c, n: _n_rows(max(n, LEAST) // HOP), rate=RATE,
-    before="<|audio_start|>", after="<|audio_end|>",
+    before="<|audio_start|>", after="<|audio_end|>", read=read,
 )  # fmt: skip

@@ -22,6 +22,7 @@ from weft.errors import ArgumentError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.audio import languages, whisper
 from weft.llm.audio.sounds import Samples, open_sound
+from weft.llm.audio.spectra import RATE
 from weft.llm.audio.speech import Speech
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -160,7 +161,7 @@ class Transcriber:
         `previous` puts the text of the windows before there. `files` is as in `open_sound`. Raises
         ArgumentError for a language or a task that the model does not know."""
         begin = self._begin(language, task, timestamps)
-        samples = open_sound(sound, whisper.RATE, files=files, long=True)
+        samples = open_sound(sound, RATE, files=files, long=True)
         return self._segments(
             samples, begin, timestamps, prompt, previous, tuple(temperatures) or (0.0,),
             limits or Limits(), seed,
@@ -169,7 +170,7 @@ class Transcriber:
     def language_of(self, sound: Any, *, files: bool = True) -> tuple[str, float]:
         """The language of the first window of a sound, as a code, and its probability; ("en", 1.0)
         for a model of English alone."""
-        samples = open_sound(sound, whisper.RATE, files=files, long=True)
+        samples = open_sound(sound, RATE, files=files, long=True)
         self.speech.hear(self._spectrogram(samples[: self.window]))
         return self._heard_language()
 
@@ -365,7 +366,7 @@ class Transcriber:
         """The segments of a window of n frames from `seek` on, and the frames until the next
         window."""
         ids, first = written.ids, self._times
-        frame, offset = whisper.HOP / whisper.RATE, seek * whisper.HOP / whisper.RATE
+        frame, offset = whisper.HOP / RATE, seek * whisper.HOP / RATE
         is_time = [id_ >= first for id_ in ids]
 
         def segment(part: Sequence[int], start: float, end: float) -> Segment:
@@ -389,7 +390,7 @@ class Transcriber:
             part = ids[start:end]
             out.append(segment(part, (part[0] - first) * STEP, (part[-1] - first) * STEP))
             start = end
-        steps = round(STEP * whisper.RATE / whisper.HOP)
+        steps = round(STEP * RATE / whisper.HOP)
         return out, n if whole else (ids[ends[-1] - 1] - first) * steps
 
 

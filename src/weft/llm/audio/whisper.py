@@ -9,11 +9,9 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from weft import graph as G
@@ -21,6 +19,7 @@ from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
+from weft.llm.audio.spectra import RATE, bands, hann, mel_filters
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.senses.tower import projector_of
@@ -28,13 +27,8 @@ from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-RATE = 16_000
-"""Samples per second."""
 WINDOW, HOP = 400, 160
 """Samples of a window, and from one to the next."""
-_BLOCK = 3000
-_KNEE, _LINEAR = 1000.0, 200 / 3
-_STEP = np.log(6.4) / 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +50,8 @@ class SoundConfig:
     """Learned positions: rows of the encoder for a part of a sound."""
     stack: int = 1
     """Rows of the encoder that become one row."""
-    n_conv: int = 0
-    """Channels of convolutions of two dimensions."""
+    widths: tuple[int, ...] = ()
+    """Widths that no key says; each kind says of what."""
     act: str = "gelu_erf"
     swapped: bool = False
 
@@ -67,30 +61,39 @@ class SoundConfig:
         return 2 * self.n_positions
 
 
-def read_sound_config(file: GGUFFile) -> SoundConfig:
-    """Reads the keys `clip.audio.*`. Raises FormatError for a wrong key."""
+def read_sound_config(
+    file: GGUFFile, widths: Sequence[tuple[str, int]] = (), *, layers: bool = True
+) -> SoundConfig:
+    """Reads the keys `clip.audio.*`, and `widths` from the tensor and dimension of each; without
+    `layers` the tower has none, for which files say 0. Raises FormatError for a wrong key."""
     keys = Keys(file)
+    least = 1 if layers else 0
     n_embd = keys.count("audio.embedding_length")
-    n_head = keys.count("audio.attention.head_count")
+    n_head = keys.count("audio.attention.head_count", least=least) or 1
     if n_embd % n_head:
         raise keys.bad("audio.attention.head_count", n_head, f"a divisor of {n_embd}")
     positions = file.tensors.get("a.position_embd.weight")
     n_positions = 1500 if positions is None else positions.ne[1]
-    kernel = file.tensors.get("a.conv2d.1.weight")
     stack = keys.count("audio.projector.stack_factor", 1, most=n_positions)
     return SoundConfig(
         projector=projector_of(file, "audio"),
         n_embd=n_embd,
-        n_ff=keys.count("audio.feed_forward_length"),
-        n_layer=keys.count("audio.block_count", most=1 << 10),
+        n_ff=keys.count("audio.feed_forward_length", least=least),
+        n_layer=keys.count("audio.block_count", least=least, most=1 << 10),
         n_head=n_head,
         n_out=keys.count("audio.projection_dim"),
         eps=keys.number("audio.attention.layer_norm_epsilon", 1e-5, above=0),
         n_mel=keys.count("audio.num_mel_bins", most=1 << 10),
         n_positions=n_positions,
         stack=stack,
-        n_conv=0 if kernel is None else kernel.ne[3],
+        widths=tuple(_size_of(file, name, dim) for name, dim in widths),
     )
+
+
+def _size_of(file: GGUFFile, name: str, dim: int) -> int:
+    """A size of a tensor; 1 if it is missing, which is told with all that are missing."""
+    tensor = file.tensors.get(name)
+    return 1 if tensor is None else tensor.ne[dim]
 
 
 Part: TypeAlias = tuple[dict[str, NDArray[Any]], int]
@@ -120,33 +123,11 @@ class SoundFamily:
 def log_mel(samples: NDArray[np.float32], n_mel: int) -> NDArray[np.float32]:
     """The spectrogram of samples [n] as f32 [n_mel, n / HOP]: the logarithm of the power in each
     band, at most 8 powers of ten below the largest, about from -1 to 1."""
-    n_frames = len(samples) // HOP
     padded = np.pad(samples.astype(np.float64), WINDOW // 2, mode="reflect")
-    windows = sliding_window_view(padded, WINDOW)[::HOP]
-    shape = np.hanning(WINDOW + 1)[:-1]
-    filters = mel_filters(n_mel)
-    out = np.empty((n_mel, n_frames))
-    for at in range(0, n_frames, _BLOCK):
-        end = min(at + _BLOCK, n_frames)
-        power = np.abs(np.fft.rfft(windows[at:end] * shape, axis=1)) ** 2
-        out[:, at:end] = (power @ filters).T
+    filters = mel_filters(n_mel, WINDOW)
+    out = bands(padded, hann(WINDOW), HOP, len(samples) // HOP, WINDOW, filters).T
     out = np.log10(np.maximum(out, 1e-10))
     return np.asarray((np.maximum(out, out.max() - 8) + 4) / 4, np.float32)
-
-
-@cache
-def mel_filters(n_mel: int) -> NDArray[np.float64]:
-    """Triangles over frequencies [WINDOW / 2 + 1, n_mel], of equal area, whose corners are equally
-    far apart on Slaney's mel scale."""
-    knee = _KNEE / _LINEAR
-    top = knee + np.log(RATE / 2 / _KNEE) / _STEP
-    mels = np.linspace(0, top, n_mel + 2)
-    corners = np.where(mels < knee, mels * _LINEAR, _KNEE * np.exp((mels - knee) * _STEP))
-    at = np.linspace(0, RATE / 2, WINDOW // 2 + 1)[:, None]
-    left, middle, right = corners[:-2], corners[1:-1], corners[2:]
-    rising, falling = (at - left) / (middle - left), (right - at) / (right - middle)
-    filters = np.maximum(0, np.minimum(rising, falling)) * (2 / (right - left))
-    return np.asarray(filters)
 
 
 def encoder_rows(c: SoundConfig) -> Iterator[Row]:

@@ -1,8 +1,9 @@
-"""Towers for sound in folders, and those of models that also see."""
+"""Towers for sound in folders, also of models that see, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.towers import square
-from weft.frontends.hf.towers.family import TowerFamily, count_of, part_of
+from weft.frontends.hf.towers.family import TowerFamily, both, count_of, part_of
 from weft.frontends.hf.values import Floats, Values
 
 _PART = "audio_config"
@@ -28,9 +29,8 @@ _NAMES = {
 """Names of the tensors of Whisper's encoder and of projectors."""
 
 
-def _keys(c: Config, projector: str, *, both: bool = False) -> Pairs:
-    """The keys of all towers with Whisper's blocks; `both` is for a file that also has a tower for
-    images."""
+def _keys(c: Config, projector: str) -> Pairs:
+    """The keys of all towers with Whisper's blocks."""
     yield "general.file_type", 0
     yield "has_audio_encoder", True
     yield "audio.projection_dim", c.n_embd
@@ -39,9 +39,19 @@ def _keys(c: Config, projector: str, *, both: bool = False) -> Pairs:
     yield "audio.block_count", count_of(c, _PART, "num_hidden_layers", "encoder_layers")
     heads = count_of(c, _PART, "num_attention_heads", "encoder_attention_heads")
     yield "audio.attention.head_count", heads
-    yield ("audio.projector_type" if both else "projector_type"), projector
+    yield "projector_type", projector
     yield "audio.num_mel_bins", count_of(c, _PART, "num_mel_bins", default=128)
     yield "audio.attention.layer_norm_epsilon", 1e-5
+
+
+def _require_known(c: Config, known: Mapping[str, object]) -> Mapping[str, Any]:
+    """`audio_config`. Raises FormatError for a value that differs from the one that files cannot
+    state."""
+    audio = part_of(c, _PART)
+    for key, value in known.items():
+        if audio.get(key, value) != value:
+            raise c.bad(f"{_PART}.{key}", f"is {audio[key]!r}; files hold towers of {value!r} only")
+    return audio
 
 
 def _change(c: Config, name: str, values: Values) -> Named:
@@ -52,7 +62,7 @@ def _change(c: Config, name: str, values: Values) -> Named:
 
 
 def _family(keys: Callable[[Config], Pairs]) -> TowerFamily:
-    return TowerFamily(keys, _STARTS, _LAYERS, _NAMES, _change)
+    return TowerFamily(keys, _STARTS, _LAYERS, _NAMES, _change, kernels=(".conv1d.",))
 
 
 def _voxtral_keys(c: Config) -> Pairs:
@@ -72,15 +82,22 @@ _POSITIONS = 1500
 """Positions that files have, as converters write them."""
 
 
-def _qwen3_keys(c: Config) -> Pairs:
-    audio = part_of(c, _PART)
-    windows = {"n_window": 50, "n_window_infer": 800, "activation_function": "gelu"}
-    for key, known in windows.items():
-        if audio.get(key, known) != known:
-            raise c.bad(f"{_PART}.{key}", f"is {audio[key]!r}; files hold towers of {known!r} only")
-    if audio.get("scale_embedding"):
-        raise c.bad(f"{_PART}.scale_embedding", "is set, which no program computes")
-    yield from _keys(c, "qwen3a", both=True)
+_QWEN3_KNOWN = {
+    "n_window": 50, "n_window_infer": 800, "activation_function": "gelu", "scale_embedding": False,
+}  # fmt: skip
+
+
+def _qwen3(projector: str) -> TowerFamily:
+    """The family whose key of the projector has this name."""
+
+    def keys(c: Config) -> Pairs:
+        _require_known(c, _QWEN3_KNOWN)
+        for key, value in _keys(c, "qwen3a"):
+            yield (projector if key == "projector_type" else key), value
+
+    return TowerFamily(
+        keys, _STARTS, _LAYERS, _QWEN3_NAMES, _qwen3_change, kernels=(".conv2d.", ".conv_out.")
+    )
 
 
 def _qwen3_change(c: Config, name: str, values: Values) -> Named:
@@ -106,21 +123,20 @@ def _waves(width: int) -> Values:
     return Values((_POSITIONS, width // 2 * 2), "f32", load)
 
 
-_KERNELS = (".conv2d.", ".conv_out.")
+_QWEN3VL = square.FAMILIES["Qwen3VLForConditionalGeneration"]
 
 
-class _Omni(TowerFamily):
-    """A tower for images beside one for sound."""
+class _OmniSeen(TowerFamily):
+    """Qwen3-VL's tower under other names."""
 
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
-        """The tensors of both."""
+        """The tensors of Qwen3-VL's tower."""
         seen = {
             _seen_name(name): values
             for name, values in stored.items()
             if name.removeprefix("thinker.").startswith("visual.")
         }
-        yield from square.FAMILIES["Qwen3VLForConditionalGeneration"].tensors(c, seen)
-        yield from super().tensors(c, stored)
+        yield from _QWEN3VL.tensors(c, seen)
 
 
 def _seen_name(name: str) -> str:
@@ -133,21 +149,94 @@ def _seen_name(name: str) -> str:
     return name if name.startswith("visual.") else f"visual.{name}"
 
 
-def _omni_keys(c: Config) -> Pairs:
-    for key, value in square.FAMILIES["Qwen3VLForConditionalGeneration"].keys(c):
-        yield ("vision.projector_type" if key == "projector_type" else key), value
-    for key, value in _qwen3_keys(c):
-        if key != "general.file_type":
-            yield key, value
+# -- Gemma 4 ---------------------------------------------------------------------------------------
+
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+_MATRICES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.post": "attn_out", "feed_forward1.ffw_layer_1": "ffn_up",
+    "feed_forward1.ffw_layer_2": "ffn_down", "feed_forward2.ffw_layer_1": "ffn_up_1",
+    "feed_forward2.ffw_layer_2": "ffn_down_1", "lconv1d.linear_start": "conv_pw1",
+    "lconv1d.linear_end": "conv_pw2",
+}  # fmt: skip
+_PROJECTION = {"embed_audio.embedding_projection": "mm.a.input_projection"}
+_FOLD = "audio_tower.subsample_conv_projection"
+_GEMMA4_NAMES = {
+    **{f"{_FOLD}.layer{i}.conv": f"a.conv1d.{i}" for i in range(2)},
+    **{f"{_FOLD}.layer{i}.norm": f"a.conv1d.{i}.norm" for i in range(2)},
+    f"{_FOLD}.input_proj_linear": "a.input_projection",
+    "audio_tower.output_proj": "a.pre_encode.out",
+    "feed_forward1.pre_layer_norm": "ffn_norm", "feed_forward1.post_layer_norm": "ffn_post_norm",
+    "feed_forward2.pre_layer_norm": "ffn_norm_1",
+    "feed_forward2.post_layer_norm": "ffn_post_norm_1",
+    "norm_pre_attn": "attn_pre_norm", "norm_post_attn": "attn_post_norm", "norm_out": "ln2",
+    "lconv1d.pre_layer_norm": "conv_norm", "lconv1d.conv_norm": "norm_conv",
+    "lconv1d.depthwise_conv1d": "conv_dw", "self_attn.relative_k_proj": "attn_k_rel",
+    "self_attn.per_dim_scale": "per_dim_scale.weight",
+    **{f"{name}.linear": file for name, file in _MATRICES.items()},
+    **{f"{name}.{end}": f"{file}.{end}" for name, file in _MATRICES.items() for end in BOUNDS},
+    **_PROJECTION,
+}  # fmt: skip
+_GEMMA4_KNOWN = {
+    "hidden_act": "silu", "conv_kernel_size": 5, "residual_weight": 0.5, "rms_norm_eps": 1e-6,
+    "attention_chunk_size": 12, "attention_context_left": 13, "attention_context_right": 0,
+    "attention_logit_cap": 50.0,
+}  # fmt: skip
+
+
+def _gemma4_keys(c: Config) -> Pairs:
+    _require_known(c, _GEMMA4_KNOWN)
+    n_embd = count_of(c, _PART, "hidden_size")
+    yield "has_audio_encoder", True
+    yield "audio.projection_dim", c.n_embd
+    yield "audio.embedding_length", n_embd
+    yield "audio.feed_forward_length", 4 * n_embd
+    yield "audio.block_count", count_of(c, _PART, "num_hidden_layers")
+    yield "audio.attention.head_count", count_of(c, _PART, "num_attention_heads")
+    yield "projector_type", "gemma4a"
+    yield "audio.num_mel_bins", count_of(c, _PART, "input_feat_size", default=128)
+    yield "audio.attention.layer_norm_epsilon", 1e-6
+
+
+def _gemma4_change(c: Config, name: str, values: Values) -> Named:
+    """Numbers are vectors of one; a scale is stored as its softplus; kernels of one channel lose
+    it."""
+    if not values.shape:
+        values = values.reshaped(1)
+    if name.endswith("per_dim_scale.weight"):
+        values = values.through(lambda x: np.logaddexp(0, x).astype(np.float32))
+    if name.endswith("conv_dw.weight"):
+        values = values.reshaped(values.shape[0], values.shape[-1])
+    yield name, values
+
+
+GEMMA4 = TowerFamily(
+    _gemma4_keys, ("audio_tower.", "embed_audio."), _LAYERS, _GEMMA4_NAMES, _gemma4_change,
+    f32=(".conv1d.", ".conv_dw.", "^a.input_projection."),
+)  # fmt: skip
+
+
+def _unified_keys(c: Config) -> Pairs:
+    """The 12B model's: it has no layers, for which converters write 0."""
+    n = count_of(c, _PART, "audio_embed_dim", default=640)
+    yield "has_audio_encoder", True
+    yield "audio.projection_dim", c.n_embd
+    yield "audio.embedding_length", n
+    for key in ("feed_forward_length", "block_count", "attention.head_count"):
+        yield f"audio.{key}", 0
+    yield "projector_type", "gemma4ua"
+    yield "audio.num_mel_bins", 128  # of no use; converters write it
+    yield "audio.attention.layer_norm_epsilon", part_of(c, _PART).get("rms_norm_eps", 1e-6)
+
+
+GEMMA4_UNIFIED = TowerFamily(_unified_keys, ("embed_audio.",), {}, _PROJECTION)
 
 
 FAMILIES = {
     "VoxtralForConditionalGeneration": _family(_voxtral_keys),
     "Qwen2AudioForConditionalGeneration": _family(lambda c: _keys(c, "qwen2a")),
-    "Qwen3ASRForConditionalGeneration": TowerFamily(
-        _qwen3_keys, _STARTS, _LAYERS, _QWEN3_NAMES, _qwen3_change, kernels=_KERNELS
-    ),
-    "Qwen3OmniMoeForConditionalGeneration": _Omni(
-        _omni_keys, _STARTS, _LAYERS, _QWEN3_NAMES, _qwen3_change, kernels=_KERNELS
+    "Qwen3ASRForConditionalGeneration": _qwen3("audio.projector_type"),
+    "Qwen3OmniMoeForConditionalGeneration": both(
+        _OmniSeen(_QWEN3VL.keys, (), {}, {}, kernels=_QWEN3VL.kernels), _qwen3("projector_type")
     ),
 }

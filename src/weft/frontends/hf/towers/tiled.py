@@ -10,9 +10,11 @@ import numpy as np
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.towers import sounds
 from weft.frontends.hf.towers.family import (
     SIGLIP,
     TowerFamily,
+    both,
     colours_first,
     part_of,
     vision_keys,
@@ -118,7 +120,6 @@ _MATRICES = {
     "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _NAMES = {
     "vision_tower.patch_embedder.input_proj": "v.patch_embd",
     "vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
@@ -129,7 +130,8 @@ _NAMES = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "layer_scalar": "out_scale.weight",
     **{f"{name}.linear": file for name, file in _MATRICES.items()},
-    **{f"{name}.{end}": f"{file}.{end}" for name, file in _MATRICES.items() for end in _BOUNDS},
+    **{f"{name}.{end}": f"{file}.{end}" 
+       for name, file in _MATRICES.items() for end in sounds.BOUNDS},
 }  # fmt: skip
 
 
@@ -209,11 +211,11 @@ FAMILIES = {
         _lfm2_change,
         ("vision_tower.head.", "vision_tower.vision_model.head."),
     ),
-    "Gemma4ForConditionalGeneration": TowerFamily(
+    "Gemma4ForConditionalGeneration": both(TowerFamily(
         _keys, ("vision_tower.", "embed_vision."), {"vision_tower.encoder.layers": "v.blk"}, _NAMES,
         _change,
-    ),
-    "Gemma4UnifiedForConditionalGeneration": TowerFamily(
+    ), sounds.GEMMA4),
+    "Gemma4UnifiedForConditionalGeneration": both(TowerFamily(
         _unified_keys, ("vision_embedder.", "embed_vision."), {}, _UNIFIED_NAMES, _unified_change,
-    ),
+    ), sounds.GEMMA4_UNIFIED),
 }  # fmt: skip
