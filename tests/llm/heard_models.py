@@ -19,7 +19,7 @@ SIZES: list[dict[str, int]] = [
     {"d": 24, "ff": 40, "layers": 1, "heads": 4},
 ]
 """Width, width of feed-forward layers, number of layers and heads of encoders."""
-_TEXT = TEXT | {"hidden_size": 32, "max_position_embeddings": 256, "head_dim": 8}
+_TEXT = TEXT | {"vocab_size": 400, "hidden_size": 32, "max_position_embeddings": 256, "head_dim": 8}
 
 
 class Kind(NamedTuple):
@@ -31,6 +31,8 @@ class Kind(NamedTuple):
     """The rows of a sound in transformers, [n, n_embd]."""
     lengths: tuple[int, ...]
     """Numbers of samples of sounds."""
+    seen: Callable[[NDArray[np.float32]], Any] = lambda samples: {}
+    """What the feature extractor of transformers makes of a sound."""
     tower: str = ""
     """The tower's `clip.projector_type`, if it is not the name of the kind."""
 
@@ -60,18 +62,26 @@ def _qwen3_asr(size: dict[str, int]) -> Any:
             **whisper_config(size, downsample_hidden_size=6, output_dim=32)
         ),
         text_config=transformers.Qwen3Config(**_TEXT),
+        pad_token_id=0,
+        eos_token_id=1,
         attn_implementation="eager",
     )
     return randomised(transformers.Qwen3ASRForConditionalGeneration(config))
 
 
-def _qwen3_asr_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+def _qwen3_asr_seen(samples: NDArray[np.float32]) -> Any:
     import transformers
 
     extractor = transformers.Qwen3ASRFeatureExtractor(feature_size=N_MEL)
     seen = extractor(samples, sampling_rate=16000, padding=True, return_attention_mask=True)
-    mask = seen["attention_mask"]
-    return model.model.get_audio_features(seen["input_features"], mask).pooler_output
+    return {
+        "input_features": seen["input_features"],
+        "input_features_mask": seen["attention_mask"],
+    }
+
+
+def _qwen3_asr_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    return model.model.get_audio_features(**_qwen3_asr_seen(samples)).pooler_output
 
 
 def _qwen3_omni(size: dict[str, int]) -> Any:
@@ -108,16 +118,10 @@ def _qwen3_omni_rows(model: Any, samples: NDArray[np.float32]) -> Any:
     return model.get_audio_features(seen["input_features"], mask).last_hidden_state
 
 
-_GEMMA4 = {
-    "vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8,
-    "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "pad_token_id": 0,
-    "layer_types": ["sliding_attention", "full_attention"],
-}  # fmt: skip
-
-
 def _gemma4(size: dict[str, int]) -> Any:
     import transformers
+
+    from tests.llm.hf_folders import MODELS
 
     config = transformers.Gemma4Config(
         audio_config={
@@ -130,7 +134,7 @@ def _gemma4(size: dict[str, int]) -> Any:
             "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8, "patch_size": 4,
             "position_embedding_size": 64,
         },
-        text_config=_GEMMA4, attn_implementation="eager",
+        text_config=MODELS["gemma4"][1] | {"pad_token_id": 0}, attn_implementation="eager",
     )  # fmt: skip
     model = randomised(transformers.Gemma4ForConditionalGeneration(config))
     for key, value in model.named_buffers():
@@ -139,19 +143,24 @@ def _gemma4(size: dict[str, int]) -> Any:
     return model
 
 
-def _gemma4_rows(model: Any, samples: NDArray[np.float32]) -> Any:
-    import torch
+def _gemma4_seen(samples: NDArray[np.float32]) -> Any:
     import transformers
 
-    seen = transformers.Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
-    mask = seen["input_features_mask"]
+    return transformers.Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
+
+
+def _gemma4_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import torch
+
     with torch.no_grad():
-        out = model.model.get_audio_features(seen["input_features"], mask)
+        out = model.model.get_audio_features(**_gemma4_seen(samples))
     return out.pooler_output[out.attention_mask]
 
 
 def _gemma4_unified(size: dict[str, int]) -> Any:
     import transformers
+
+    from tests.llm.hf_folders import MODELS
 
     config = transformers.Gemma4UnifiedConfig(
         audio_config={"audio_embed_dim": 40 * size["heads"]},
@@ -159,7 +168,7 @@ def _gemma4_unified(size: dict[str, int]) -> Any:
             "patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 24, "mm_posemb_size": 16,
             "output_proj_dims": 24,
         },
-        text_config=_GEMMA4, attn_implementation="eager",
+        text_config=MODELS["gemma4"][1] | {"pad_token_id": 0}, attn_implementation="eager",
     )  # fmt: skip
     return randomised(transformers.Gemma4UnifiedForConditionalGeneration(config))
 
@@ -173,8 +182,8 @@ def _gemma4_unified_rows(model: Any, samples: NDArray[np.float32]) -> Any:
 
 
 KINDS = {
-    "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001)),
-    "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), "qwen3a"),
-    "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333)),
+    "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001), _qwen3_asr_seen),
+    "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), tower="qwen3a"),
+    "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333), _gemma4_seen),
     "gemma4ua": Kind(_gemma4_unified, _gemma4_unified_rows, (100, 33333)),
 }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from weft.frontends.hf.convert import convert_folder
-from weft.llm import SoundTower
+from weft.llm import LLM, SoundTower
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -19,7 +19,7 @@ pytest.importorskip("gguf")
 
 from tests.llm.heard_models import KINDS, SIZES, heard
 from tests.llm.sounds import sound
-from tests.llm.vision_models import close
+from tests.llm.vision_models import BEFORE, BEHIND, F32, close
 
 PUBLISHED = {
     "model.language_model.": "model.", "language_model.": "model.",
@@ -75,3 +75,25 @@ def test_a_folder_is_its_file(made: tuple[str, Any, Path], tmp_path: Path) -> No
     samples = sound(n=20000)
     first, second = (heard(tower, samples) for tower in towers)
     np.testing.assert_allclose(first, second, atol=2e-2 * np.abs(first).max())  # kernels are f16
+
+
+@pytest.mark.parametrize("kind", ["gemma4a", "qwen3a"])
+def test_logits_behind_a_sound(kind: str, tmp_path: Path) -> None:
+    """The folder as text model and tower: rows of a sound in a prompt, and the tokens behind."""
+    hf_folders = pytest.importorskip("tests.llm.hf_folders")
+    import torch
+
+    sound_id = 379
+    model = KINDS[kind].make(SIZES[0])
+    model.config.audio_token_id = sound_id
+    save(model, tmp_path)
+    hf_folders.save_tokenizer("pieces" if kind == "gemma4a" else "qwen2", tmp_path)
+    samples = sound(n=9000)
+    with LLM(tmp_path, mmproj=tmp_path, **F32 | {"n_ctx": 64, "n_outputs": 64}) as llm:
+        close(llm.hearing.rows(samples), KINDS[kind].rows(model, samples))
+        ids = llm.hearing.ids(samples)
+        got = llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all")
+    prompt = torch.tensor([[*BEFORE, *[sound_id] * len(ids), *BEHIND]])
+    with torch.no_grad():
+        want = model(input_ids=prompt, **KINDS[kind].seen(samples)).logits[0]
+    close(got, want)
