@@ -64,8 +64,8 @@ class OthersFlags(Group):
         metavar="N",
     )  # fmt: skip
     transcriber: Path | None = option(
-        None, "A model of Whisper for /v1/audio/transcriptions, with times.", panel=OTHERS,
-        metavar="MODEL",
+        None, "A model of Whisper or Parakeet for /v1/audio/transcriptions, with times.",
+        panel=OTHERS, metavar="MODEL",
     )  # fmt: skip
     cache_events: int | None = option(
         None, "Note what happens to the cache, and show the last N updates on /plan.", panel=OTHERS,

@@ -213,7 +213,10 @@ FILES = {
 """For each file its kinds of models, which are architectures or names of `RELATED`, and the classes
 of transformers whose folders are of a kind. A kind without classes has GGUF files only."""
 
-APART = {"whisper": {"whisper": "WhisperForConditionalGeneration"}}
+APART = {
+    "parakeet": {"parakeet": "ParakeetForCTC ParakeetForRNNT ParakeetForTDT"},
+    "whisper": {"whisper": "WhisperForConditionalGeneration"},
+}
 """The same for models that are not models of text; `llm/models/` has no file of them."""
 
 RELATED = ("distilbert", "roberta", "xlm-roberta", "glm4_moe_lite", "bamba", "internlm3", "mistral",

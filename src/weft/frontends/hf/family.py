@@ -166,8 +166,10 @@ _TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", 
                 "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
                 "model.connector.", "vqmodel.", "aligner.", "generation_", "model.merger.",
                 "vit_merger.")  # fmt: skip
-# Matrices of the text model for the rows of images (CogVLM), whose names look like a tower's.
-_IMAGE_EXPERTS = ("self_attn.vision_expert_", "mlp.vision_mlp.")
+# Matrices of the model for the rows of images (CogVLM) and of sounds (Parakeet), whose names look
+# like a tower's.
+_NO_TOWER = ("self_attn.vision_expert_", "mlp.vision_mlp.", "encoder_projector.",
+             "decoder.decoder_projector.")  # fmt: skip
 _LAYER = re.compile(r"(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _ROOTS = ("model.", "transformer.", "gpt_neox.", "backbone.", "decoder.", "encoder.", "bert.",
@@ -360,7 +362,7 @@ def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         name = name.replace("language_model.", "").replace("text_model.", "")
         name = name.removeprefix("thinker.")
         tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
-        tower = tower and not any(part in name for part in _IMAGE_EXPERTS)
+        tower = tower and not any(part in name for part in _NO_TOWER)
         if not tower and not name.endswith(_IGNORED):
             yield name, values
 

@@ -86,14 +86,14 @@ def read_sound_config(
         n_mel=keys.count("audio.num_mel_bins", most=1 << 10),
         n_positions=n_positions,
         stack=stack,
-        widths=tuple(_size_of(file, name, dim) for name, dim in widths),
+        widths=tensor_sizes(file, widths),
     )
 
 
-def _size_of(file: GGUFFile, name: str, dim: int) -> int:
-    """A size of a tensor; 1 if it is missing, which is told with all that are missing."""
-    tensor = file.tensors.get(name)
-    return 1 if tensor is None else tensor.ne[dim]
+def tensor_sizes(file: GGUFFile, places: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+    """A size of each tensor; 1 if it is missing, which is told with all that are missing."""
+    found = ((file.tensors.get(name), dim) for name, dim in places)
+    return tuple(1 if tensor is None else tensor.ne[dim] for tensor, dim in found)
 
 
 Part: TypeAlias = tuple[dict[str, NDArray[Any]], int]

@@ -43,6 +43,7 @@ ARCHITECTURES = _Table()
 
 _OTHERS = {
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
+    "parakeet": "writes down what is said in a sound (give it to weft transcribe)",
     "whisper": "writes down what is said in a sound (give it to weft transcribe)",
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }
