@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,9 +183,76 @@ def _gemma4_unified_rows(model: Any, samples: NDArray[np.float32]) -> Any:
     return model.model.get_audio_features(torch.tensor(seen)).pooler_output[0]
 
 
+class Lfm2Audio:
+    """LFM2-Audio's tower, which transformers lacks: Parakeet's encoder, and an adapter."""
+
+    def __init__(self, size: dict[str, int]) -> None:
+        import torch
+        import transformers
+
+        self.size = size
+        config = transformers.ParakeetEncoderConfig(
+            hidden_size=size["d"], intermediate_size=size["ff"], conv_kernel_size=9,
+            num_hidden_layers=size["layers"], num_attention_heads=size["heads"],
+            subsampling_conv_channels=6, num_mel_bins=N_MEL, scale_input=False,
+        )  # fmt: skip
+        self.encoder = randomised(transformers.ParakeetEncoder(config))
+        for name, value in self.encoder.named_buffers():
+            if name.endswith("running_var"):
+                value.copy_(torch.rand_like(value) + 0.5)
+            elif name.endswith("running_mean"):
+                value.copy_(torch.randn_like(value))
+        nn = torch.nn
+        self.adapter = randomised(nn.Sequential(
+            nn.LayerNorm(size["d"]), nn.Linear(size["d"], 20), nn.GELU(), nn.Linear(20, 32)
+        ))  # fmt: skip
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Saves the folder as it is published, with a tensor of each part that is not the tower."""
+        import torch
+        from safetensors.torch import save_file
+
+        size = self.size
+        encoder = {"d_model": size["d"], "n_layers": size["layers"], "n_heads": size["heads"],
+                   "feat_in": N_MEL, "subsampling_factor": 8}  # fmt: skip
+        text = {"architectures": ["Lfm2ForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
+                "num_attention_heads": 4}  # fmt: skip
+        config = {"architectures": ["Lfm2AudioForConditionalGeneration"], "lfm": text,
+                  "encoder": encoder}  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config))
+        tensors = {"lfm.embed_tokens.weight": torch.zeros(4, 32),
+                   "depthformer.layers.0.operator.weight": torch.zeros(4),
+                   "audio_embedding.embedding.weight": torch.zeros(12, 32),
+                   "audio_embedding.embedding_norm.weight": torch.zeros(32),
+                   "audio_embedding.to_logits.weight": torch.zeros(12, 32)}  # fmt: skip
+        renamed = {
+            "subsampling.layers.": "pre_encode.conv.", "subsampling.linear.": "pre_encode.out.",
+            "relative_k_proj": "linear_pos", "bias_u": "pos_bias_u", "bias_v": "pos_bias_v",
+            "o_proj": "linear_out", "q_proj": "linear_q", "k_proj": "linear_k",
+            "v_proj": "linear_v", ".conv.norm.": ".conv.batch_norm.",
+        }  # fmt: skip
+        for name, value in self.encoder.state_dict().items():
+            for old, new in renamed.items():
+                name = name.replace(old, new)
+            tensors[f"conformer.{name}"] = value.clone()
+        for name, value in self.adapter.state_dict().items():
+            tensors[f"audio_adapter.model.{name}"] = value.clone()
+        save_file(tensors, folder / "model.safetensors")
+
+
+def _lfm2_rows(model: Lfm2Audio, samples: NDArray[np.float32]) -> Any:
+    import transformers
+
+    extractor = transformers.ParakeetFeatureExtractor(feature_size=N_MEL)
+    seen = extractor(samples, sampling_rate=16000, return_tensors="pt")
+    out = model.encoder(**seen)
+    return model.adapter(out.last_hidden_state[0, : int(out.attention_mask.sum())])
+
+
 KINDS = {
     "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001), _qwen3_asr_seen),
     "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), tower="qwen3a"),
+    "lfm2a": Kind(Lfm2Audio, _lfm2_rows, (2560, 8000, 33333)),
     "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333), _gemma4_seen),
     "gemma4ua": Kind(_gemma4_unified, _gemma4_unified_rows, (100, 33333)),
 }

@@ -138,7 +138,7 @@ FILES = {
     "mamba": {
         "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
-        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration Lfm2AudioForConditionalGeneration",
         "lfm2moe": "Lfm2MoeForCausalLM",
     },
     "mixtures": {

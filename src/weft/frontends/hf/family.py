@@ -160,7 +160,8 @@ _IGNORED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq",
             ".attn.masked_bias", ".attn.bias")  # fmt: skip
 # Towers for pictures and sound; the text model does without them.
 _TOWER_STARTS = ("mlp", "vit.", "vpm.", "siglip2.", "conformer.", "merger.", "resampler.",
-                 "sound_encoder.", "sound_projection.", "speech_embeddings.")  # fmt: skip
+                 "sound_encoder.", "sound_projection.", "speech_embeddings.", "depthformer.",
+                 "depth_linear.", "depth_embeddings.", "codebook_offsets")  # fmt: skip
 _TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", "token2wav.",
                 "code2wav.", "projector.", "pre_mm_projector_norm", "image_newline",
                 "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
@@ -173,7 +174,7 @@ _NO_TOWER = ("self_attn.vision_expert_", "mlp.vision_mlp.", "encoder_projector."
 _LAYER = re.compile(r"(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _ROOTS = ("model.", "transformer.", "gpt_neox.", "backbone.", "decoder.", "encoder.", "bert.",
-          "language_model.")  # fmt: skip
+          "language_model.", "lfm.")  # fmt: skip
 
 # Matrices that stay float32 in a file of any type: routers, and small ones that kernels read so.
 _F32 = frozenset(

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import graph as G
+from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
 from weft.llm.audio.spectra import RATE, bands, mel_filters
-from weft.llm.audio.whisper import SoundConfig
+from weft.llm.audio.whisper import Part, SoundConfig, SoundFamily, read_sound_config
 from weft.llm.models import common
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -38,7 +39,7 @@ _NORMS = ("ffn_norm", "ln1", "norm_conv", "ffn_norm_1", "ln2")
 
 def rows(c: SoundConfig) -> Iterator[Row]:
     """The tensors of the encoder."""
-    n, n_ff, kernel = c.widths
+    n, n_ff, kernel = c.widths[:3]
     for i, (size, n_in) in {0: (3, 1), 2: (3, 1), 3: (1, n), 5: (3, 1), 6: (1, n)}.items():
         yield need(f"a.conv1d.{i}.weight", size, size, n_in, n)
         yield need(f"a.conv1d.{i}.bias", 1, 1, n)
@@ -216,3 +217,45 @@ def _waves(n: int, width: int) -> NDArray[np.float32]:
     turns = 10000.0 ** -(np.arange(0, width, 2) / width)
     at = np.arange(n - 1, -n, -1)[:, None] * turns
     return np.stack([np.sin(at), np.cos(at)], axis=-1).reshape(2 * n - 1, -1).astype(np.float32)
+
+
+# -- LFM2-Audio ------------------------------------------------------------------------------------
+
+_SPOKEN = ("a.position_embd.weight", "a.embd_to_logits.weight")
+"""Tensors of what speaks, which this tower does not."""
+
+
+def lfm2_read(file: GGUFFile) -> SoundConfig:
+    """The config, whose widths are the encoder's, the adapter's, and the sizes of `_SPOKEN`."""
+    spoken = [(name, dim) for name in _SPOKEN for dim in (0, 1)]
+    return read_sound_config(file, [*WIDTHS, ("mm.a.mlp.1.weight", 1), *spoken])
+
+
+def lfm2_rows(c: SoundConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    n_hidden, *spoken = c.widths[3:]
+    yield from rows(c)
+    yield from _pair("mm.a.mlp.0", c.n_embd)
+    yield from _pair("mm.a.mlp.1", c.n_embd, n_hidden)
+    yield from _pair("mm.a.mlp.3", n_hidden, c.n_out)
+    yield maybe(_SPOKEN[0], *spoken[:2])
+    yield maybe("a.position_embd_norm.weight", spoken[0])
+    yield maybe(_SPOKEN[1], *spoken[2:])
+
+
+def lfm2_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    x = common.layer_norm(w, "mm.a.mlp.0", encoded(c, w, inputs), EPS)
+    return common.linear(w, "mm.a.mlp.3", G.gelu_erf(common.linear(w, "mm.a.mlp.1", x)))
+
+
+def lfm2_parts(c: SoundConfig, samples: Samples) -> list[Part]:
+    """Parts of two minutes."""
+    found = (samples[at : at + PART] for at in range(0, len(samples), PART))
+    return [(values(c, part), n_rows(len(part))) for part in found if n_rows(len(part))]
+
+
+LFM2AUDIO = SoundFamily(
+    rows=lfm2_rows, inputs=inputs, forward=lfm2_forward, parts=lfm2_parts, rate=RATE,
+    n_rows=lambda c, n: sum(n_rows(min(n - at, PART)) for at in range(0, n, PART)),
+    read=lfm2_read,
+)  # fmt: skip

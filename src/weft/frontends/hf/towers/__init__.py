@@ -29,7 +29,8 @@ _FILES = {
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration",
     "sounds": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration "
-    "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration",
+    "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration "
+    "Lfm2AudioForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

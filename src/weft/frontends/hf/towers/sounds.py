@@ -232,7 +232,95 @@ def _unified_keys(c: Config) -> Pairs:
 GEMMA4_UNIFIED = TowerFamily(_unified_keys, ("embed_audio.",), {}, _PROJECTION)
 
 
+# -- LFM2-Audio ------------------------------------------------------------------------------------
+
+_LFM2_NAMES = {
+    **{f"conformer.pre_encode.conv.{i}": f"a.conv1d.{i}" for i in (0, 2, 3, 5, 6)},
+    "conformer.pre_encode.out": "a.pre_encode.out",
+    "norm_feed_forward1": "ffn_norm", "norm_feed_forward2": "ffn_norm_1", "norm_self_att": "ln1",
+    "norm_conv": "norm_conv", "norm_out": "ln2",
+    "feed_forward1.linear1": "ffn_up", "feed_forward1.linear2": "ffn_down",
+    "feed_forward2.linear1": "ffn_up_1", "feed_forward2.linear2": "ffn_down_1",
+    "self_attn.linear_q": "attn_q", "self_attn.linear_k": "attn_k", "self_attn.linear_v": "attn_v",
+    "self_attn.linear_out": "attn_out", "self_attn.linear_pos": "linear_pos",
+    "self_attn.pos_bias_u": "pos_bias_u", "self_attn.pos_bias_v": "pos_bias_v",
+    "conv.pointwise_conv1": "conv_pw1", "conv.depthwise_conv": "conv_dw",
+    "conv.pointwise_conv2": "conv_pw2", "conv.batch_norm": "conv_norm",
+    **{f"audio_adapter.model.{i}": f"mm.a.mlp.{i}" for i in (0, 1, 3)},
+    "audio_embedding.embedding": "a.position_embd",
+    "audio_embedding.embedding_norm": "a.position_embd_norm",
+    "audio_embedding.to_logits": "a.embd_to_logits",
+}  # fmt: skip
+_MEANS = (".running_mean", ".running_var")
+
+
+class _Lfm2(TowerFamily):
+    """LFM2-Audio's tower, whose batch norms become a factor and a sum in files."""
+
+    def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+        """The tensors, without means and variances."""
+        own = {
+            name: _folded(name, values, stored)
+            for name, values in stored.items()
+            if not name.endswith((*_MEANS, ".num_batches_tracked"))
+        }
+        return super().tensors(c, own)
+
+
+def _folded(name: str, values: Values, stored: Mapping[str, Values]) -> Values:
+    """A weight or bias of a batch norm with the mean and variance beside it; others as they are."""
+    stem, _, kind = name.rpartition(".")
+    if not stem.endswith(".batch_norm"):
+        return values
+    mean, var, weight = (stored.get(f"{stem}{end}") for end in (*_MEANS, ".weight"))
+    if mean is None or var is None or weight is None:
+        return values
+
+    def load() -> Floats:
+        factor = weight.load() / np.sqrt(var.load() + np.float32(1e-5))
+        out = factor if kind == "weight" else values.load() - mean.load() * factor
+        return np.asarray(out, np.float32)
+
+    return Values(values.shape, "f32", load)
+
+
+def _lfm2_keys(c: Config) -> Pairs:
+    part = "encoder"
+    n_embd = count_of(c, part, "d_model")
+    for key, known in (("subsampling_factor", 8), ("self_attention_model", "rel_pos")):
+        if part_of(c, part).get(key, known) != known:
+            raise c.bad(f"{part}.{key}", f"is {part_of(c, part)[key]!r}; weft knows {known!r} only")
+    yield "general.file_type", 0
+    yield "has_audio_encoder", True
+    yield "audio.projection_dim", c.n_embd
+    yield "audio.embedding_length", n_embd
+    yield "audio.feed_forward_length", n_embd  # of no use; converters write it
+    yield "audio.block_count", count_of(c, part, "n_layers")
+    yield "audio.attention.head_count", count_of(c, part, "n_heads")
+    yield "projector_type", "lfm2a"
+    yield "audio.num_mel_bins", count_of(c, part, "feat_in")
+    yield "audio.attention.layer_norm_epsilon", 1e-5
+
+
+def _lfm2_change(c: Config, name: str, values: Values) -> Named:
+    """The first convolutions add their biases to planes; kernels of one channel or row lose it."""
+    if name.startswith("a.conv1d.") and name.endswith(".bias"):
+        values = values.reshaped(*values.shape, 1, 1)
+    if len(values.shape) == 3 and ".conv_" in name:
+        n, n_in, size = values.shape
+        values = values.reshaped(n, size if "conv_dw" in name else n_in)
+    yield name, values
+
+
+_LFM2 = _Lfm2(
+    _lfm2_keys, ("conformer.", "audio_adapter.", "audio_embedding."),
+    {"conformer.layers": "a.blk"}, _LFM2_NAMES, _lfm2_change,
+    f32=(".conv1d.", ".conv_dw.", ".conv_pw"),
+)  # fmt: skip
+
+
 FAMILIES = {
+    "Lfm2AudioForConditionalGeneration": _LFM2,
     "VoxtralForConditionalGeneration": _family(_voxtral_keys),
     "Qwen2AudioForConditionalGeneration": _family(lambda c: _keys(c, "qwen2a")),
     "Qwen3ASRForConditionalGeneration": _qwen3("audio.projector_type"),
