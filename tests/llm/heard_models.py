@@ -249,9 +249,70 @@ def _lfm2_rows(model: Lfm2Audio, samples: NDArray[np.float32]) -> Any:
     return model.adapter(out.last_hidden_state[0, : int(out.attention_mask.sum())])
 
 
+POSITIONS = 1500
+
+
+def _flamingo(size: dict[str, int]) -> Any:
+    import transformers
+
+    config = transformers.AudioFlamingo3Config(
+        audio_config=transformers.AudioFlamingo3EncoderConfig(
+            hidden_size=size["d"], intermediate_size=size["ff"], num_hidden_layers=size["layers"],
+            num_attention_heads=size["heads"], num_mel_bins=N_MEL, max_source_positions=POSITIONS,
+        ),
+        text_config=transformers.Qwen2Config(**_TEXT), attn_implementation="eager",
+    )  # fmt: skip
+    return randomised(transformers.AudioFlamingo3ForConditionalGeneration(config))
+
+
+def _whisper_seen(samples: NDArray[np.float32], seconds: int = 30) -> Any:
+    import transformers
+
+    extractor = transformers.WhisperFeatureExtractor(feature_size=N_MEL, chunk_length=seconds)
+    return extractor(samples, sampling_rate=16000, return_attention_mask=True, return_tensors="pt")
+
+
+def _flamingo_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import torch
+
+    parts = [samples[at : at + 480000] for at in range(0, len(samples), 480000)]
+    rows = []
+    for part in parts:
+        seen = _whisper_seen(part)
+        out = model.model.get_audio_features(seen["input_features"], seen["attention_mask"])
+        rows.append(out.pooler_output)
+    return torch.cat(rows)
+
+
+def _qwen25_omni(size: dict[str, int]) -> Any:
+    import transformers
+
+    config = transformers.Qwen2_5OmniThinkerConfig(
+        audio_config=whisper_config(size, output_dim=32, n_window=100),
+        vision_config={
+            "hidden_size": 16, "intermediate_size": 24, "depth": 2, "num_heads": 2,
+            "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+            "out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 16,
+        },
+        text_config=_TEXT | {
+            "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]},
+        },
+        attn_implementation="eager",
+    )  # fmt: skip
+    return randomised(transformers.Qwen2_5OmniThinkerForConditionalGeneration(config))
+
+
+def _qwen25_omni_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    seen = _whisper_seen(samples, 300)
+    out = model.get_audio_features(seen["input_features"], seen["attention_mask"])
+    return out.last_hidden_state
+
+
 KINDS = {
     "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001), _qwen3_asr_seen),
     "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), tower="qwen3a"),
+    "musicflamingo": Kind(_flamingo, _flamingo_rows, (16161, 490000)),
+    "qwen2.5o": Kind(_qwen25_omni, _qwen25_omni_rows, (16161, 33333, 480700)),
     "lfm2a": Kind(Lfm2Audio, _lfm2_rows, (2560, 8000, 33333)),
     "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333), _gemma4_seen),
     "gemma4ua": Kind(_gemma4_unified, _gemma4_unified_rows, (100, 33333)),

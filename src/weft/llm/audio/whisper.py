@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
+from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
 from weft.llm.audio.spectra import RATE, bands, hann, mel_filters
@@ -224,12 +225,20 @@ def qwen_inputs(c: SoundConfig) -> dict[str, Tensor]:
     }
 
 
-def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+def averaged(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Rows of the encoder, two averaged to one, and normed."""
     x = encoded(c, w, inputs["mel"], inputs["mask"], extra=True)
-    n = inputs["mask"].ne[0] // 2
+    return common.layer_norm(w, "a.post_ln", halves(c, x, inputs["mask"].ne[0] // 2), c.eps)
+
+
+def halves(c: SoundConfig, x: Tensor, n: Size) -> Tensor:
+    """The means of two neighbours among rows x [n_embd, 2 n], [n_embd, n]."""
     first, second = (G.view_2d(x, c.n_embd, n, 2 * x.nb[1], offset) for offset in (0, x.nb[1]))
-    x = G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
-    return common.linear(w, "mm.a.fc", common.layer_norm(w, "a.post_ln", x, c.eps))
+    return G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
+
+
+def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    return common.linear(w, "mm.a.fc", averaged(c, w, inputs))
 
 
 def qwen_lengths(c: SoundConfig, n_samples: int) -> Iterator[int]:

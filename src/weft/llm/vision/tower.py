@@ -23,7 +23,8 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED, "glm4v": GLM4V,
     "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL, "lfm2": LFM2,
     "lightonocr": LIGHTONOCR, "mlp": LLAVA, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
-    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
+    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen2.5o": QWEN25VL,
+    "qwen3vl_merger": QWEN3VL,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

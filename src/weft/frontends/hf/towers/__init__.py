@@ -30,7 +30,8 @@ _FILES = {
     "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration",
     "sounds": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration "
     "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration "
-    "Lfm2AudioForConditionalGeneration",
+    "Lfm2AudioForConditionalGeneration AudioFlamingo3ForConditionalGeneration "
+    "Qwen2_5OmniForConditionalGeneration Qwen2_5OmniModel",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

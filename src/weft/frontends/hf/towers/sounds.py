@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,54 @@ def _seen_name(name: str) -> str:
                             (".mlp.2.", ".linear_fc2.")):  # fmt: skip
             name = name.replace(mine, other)
     return name if name.startswith("visual.") else f"visual.{name}"
+
+
+# -- Qwen2.5-Omni ----------------------------------------------------------------------------------
+
+_OMNI_KNOWN = {"n_window": 100, "activation_function": "gelu", "scale_embedding": False}
+_QWEN25VL = square.FAMILIES["Qwen2_5_VLForConditionalGeneration"]
+
+
+class _Omni25Seen(TowerFamily):
+    """Qwen2.5-VL's tower under other names."""
+
+    def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+        """The tensors of Qwen2.5-VL's tower."""
+        seen = {name.removeprefix("thinker."): values for name, values in stored.items()}
+        yield from _QWEN25VL.tensors(c, seen)
+
+
+def _omni25_keys(c: Config) -> Pairs:
+    _require_known(c, _OMNI_KNOWN)
+    yield from _keys(c, "qwen2.5o")
+
+
+def _omni25_change(c: Config, name: str, values: Values) -> Named:
+    """The positions, which folders lack, come with the norm behind the blocks."""
+    yield from _change(c, name, values)
+    if name == "a.post_ln.weight":
+        yield "a.position_embd.weight", _waves(values.shape[0])
+
+
+_OMNI25 = TowerFamily(
+    _omni25_keys, _STARTS, _LAYERS,
+    _NAMES | {"audio_tower.ln_post": "a.post_ln", "audio_tower.proj": "mm.a.fc"}, _omni25_change,
+    unused=("audio_tower.audio_bos_eos_token.",), kernels=(".conv1d.",),
+)  # fmt: skip
+
+
+def _omni25() -> TowerFamily:
+    """Both towers, whose kind is one in files."""
+    found = both(_Omni25Seen(_QWEN25VL.keys, (), {}, {}), _OMNI25)
+
+    def keys(c: Config) -> Pairs:
+        for key, value in found.keys(c):
+            if key == "vision.projector_type":
+                yield "projector_type", "qwen2.5o"
+            elif key != "audio.projector_type":
+                yield key, value
+
+    return replace(found, keys=keys)
 
 
 # -- Gemma 4 ---------------------------------------------------------------------------------------
@@ -320,6 +369,11 @@ _LFM2 = _Lfm2(
 
 
 FAMILIES = {
+    "AudioFlamingo3ForConditionalGeneration": replace(
+        _family(lambda c: _keys(c, "musicflamingo")), kernels=(), f32=(".conv1d.",)
+    ),
+    "Qwen2_5OmniForConditionalGeneration": _omni25(),
+    "Qwen2_5OmniModel": _omni25(),
     "Lfm2AudioForConditionalGeneration": _LFM2,
     "VoxtralForConditionalGeneration": _family(_voxtral_keys),
     "Qwen2AudioForConditionalGeneration": _family(lambda c: _keys(c, "qwen2a")),
