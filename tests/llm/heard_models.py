@@ -308,11 +308,54 @@ def _qwen25_omni_rows(model: Any, samples: NDArray[np.float32]) -> Any:
     return out.last_hidden_state
 
 
+def _granite(size: dict[str, int]) -> Any:
+    import torch
+    import transformers
+
+    config = transformers.GraniteSpeechConfig(
+        encoder_config={
+            "hidden_dim": size["d"], "num_layers": 2 * size["layers"], "num_heads": size["heads"],
+            "input_dim": 2 * N_MEL, "context_size": 12, "max_pos_emb": 14,
+            "conv_kernel_size": 5 if size["layers"] == 2 else 3, "feedforward_mult": 2,
+        },
+        projector_config={
+            "model_type": "blip_2_qformer", "hidden_size": size["d"], "num_hidden_layers": 2,
+            "num_attention_heads": size["heads"], "intermediate_size": size["ff"],
+            "encoder_hidden_size": size["d"], "cross_attention_frequency": 1,
+        },
+        text_config={"model_type": "granite", **_TEXT}, downsample_rate=3, window_size=9,
+        has_lora_adapter=False, attn_implementation="eager",
+    )  # fmt: skip
+    model = randomised(transformers.GraniteSpeechForConditionalGeneration(config))
+    for name, value in model.named_buffers():
+        if name.endswith("running_var"):
+            value.copy_(torch.rand_like(value) + 0.5)
+        elif name.endswith("running_mean"):
+            value.copy_(torch.randn_like(value))
+    return model
+
+
+def _granite_seen(samples: NDArray[np.float32]) -> Any:
+    import torch
+
+    from weft.llm.audio.granite import log_mel
+
+    return {"input_features": torch.tensor(log_mel(samples, N_MEL))[None]}
+
+
+def _granite_rows(model: Any, samples: NDArray[np.float32]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model.get_audio_features(**_granite_seen(samples)).pooler_output[0]
+
+
 KINDS = {
     "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001), _qwen3_asr_seen),
     "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), tower="qwen3a"),
     "musicflamingo": Kind(_flamingo, _flamingo_rows, (16161, 490000)),
     "qwen2.5o": Kind(_qwen25_omni, _qwen25_omni_rows, (16161, 33333, 480700)),
+    "granite_speech": Kind(_granite, _granite_rows, (2000, 11520, 33333), _granite_seen),
     "lfm2a": Kind(Lfm2Audio, _lfm2_rows, (2560, 8000, 33333)),
     "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333), _gemma4_seen),
     "gemma4ua": Kind(_gemma4_unified, _gemma4_unified_rows, (100, 33333)),

@@ -77,7 +77,7 @@ def test_a_folder_is_its_file(made: tuple[str, Any, Path], tmp_path: Path) -> No
     np.testing.assert_allclose(first, second, atol=2e-2 * np.abs(first).max())  # kernels are f16
 
 
-@pytest.mark.parametrize("kind", ["gemma4a", "qwen3a"])
+@pytest.mark.parametrize("kind", ["gemma4a", "qwen3a", "granite_speech"])
 def test_logits_behind_a_sound(kind: str, tmp_path: Path) -> None:
     """The folder as text model and tower: rows of a sound in a prompt, and the tokens behind."""
     hf_folders = pytest.importorskip("tests.llm.hf_folders")
@@ -85,7 +85,7 @@ def test_logits_behind_a_sound(kind: str, tmp_path: Path) -> None:
 
     sound_id = 379
     model = KINDS[kind].make(SIZES[0])
-    model.config.audio_token_id = sound_id
+    model.config.audio_token_id = sound_id  # Granite calls it audio_token_index
     save(model, tmp_path)
     hf_folders.save_tokenizer("pieces" if kind == "gemma4a" else "qwen2", tmp_path)
     samples = sound(n=9000)
@@ -97,3 +97,21 @@ def test_logits_behind_a_sound(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         want = model(input_ids=prompt, **KINDS[kind].seen(samples)).logits[0]
     close(got, want)
+
+
+def test_the_spectrogram_of_granite() -> None:
+    """Beside torch and the filters of transformers: the feature extractor needs torchaudio."""
+    import torch
+    from transformers.audio_utils import mel_filter_bank
+
+    from weft.llm.audio.granite import log_mel
+
+    filters = mel_filter_bank(257, 80, 0, 8000, 16000, mel_scale="htk")
+    for n in (16000, 16161):
+        samples = torch.tensor(sound(n, n))
+        window = torch.hann_window(400)
+        power = torch.stft(samples, 512, 160, 400, window, return_complex=True).abs() ** 2
+        mel = (power.T @ torch.tensor(filters, dtype=torch.float32)).clip(min=1e-10).log10()
+        mel = torch.maximum(mel, mel.max() - 8) / 4 + 1
+        want = mel[: len(mel) // 2 * 2].reshape(-1, 160).numpy()
+        np.testing.assert_allclose(log_mel(samples.numpy(), 80), want, atol=1e-4)

@@ -127,7 +127,7 @@ FILES = {
         "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
-        "granite": "GraniteForCausalLM",
+        "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration",
         "granite_swa": "GraniteSWAForCausalLM GraniteMoeSWAForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
         "minicpm": "MiniCPMForCausalLM",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.llm.audio import conformer, gemma4, projectors, qwen3, whisper
+from weft.llm.audio import conformer, gemma4, granite, projectors, qwen3, whisper
 from weft.llm.audio.whisper import SoundConfig, SoundFamily
 from weft.llm.senses.tower import AnyTower
 
@@ -12,7 +12,7 @@ FAMILIES: Mapping[str, SoundFamily] = {
     "voxtral": whisper.VOXTRAL, "qwen2a": whisper.QWEN2AUDIO, "qwen3a": qwen3.QWEN3AUDIO,
     "gemma4a": gemma4.GEMMA4AUDIO, "gemma4ua": gemma4.GEMMA4_UNIFIED,
     "musicflamingo": projectors.FLAMINGO, "qwen2.5o": projectors.QWEN25OMNI,
-    "lfm2a": conformer.LFM2AUDIO,
+    "granite_speech": granite.GRANITE, "lfm2a": conformer.LFM2AUDIO,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

@@ -31,7 +31,8 @@ _FILES = {
     "sounds": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration "
     "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration "
     "Lfm2AudioForConditionalGeneration AudioFlamingo3ForConditionalGeneration "
-    "Qwen2_5OmniForConditionalGeneration Qwen2_5OmniModel",
+    "Qwen2_5OmniForConditionalGeneration Qwen2_5OmniModel "
+    "GraniteSpeechForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

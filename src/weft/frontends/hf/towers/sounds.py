@@ -303,8 +303,8 @@ _LFM2_NAMES = {
 _MEANS = (".running_mean", ".running_var")
 
 
-class _Lfm2(TowerFamily):
-    """LFM2-Audio's tower, whose batch norms become a factor and a sum in files."""
+class _Conformer(TowerFamily):
+    """A conformer whose batch norms become a factor and a sum in files."""
 
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """The tensors, without means and variances."""
@@ -361,14 +361,93 @@ def _lfm2_change(c: Config, name: str, values: Values) -> Named:
     yield name, values
 
 
-_LFM2 = _Lfm2(
+_LFM2 = _Conformer(
     _lfm2_keys, ("conformer.", "audio_adapter.", "audio_embedding."),
     {"conformer.layers": "a.blk"}, _LFM2_NAMES, _lfm2_change,
     f32=(".conv1d.", ".conv_dw.", ".conv_pw"),
 )  # fmt: skip
 
 
+# -- Granite Speech --------------------------------------------------------------------------------
+
+_GRANITE_NAMES = {
+    "encoder.input_linear": "a.input_projection", "encoder.out": "a.enc_ctc_out",
+    "encoder.out_mid": "a.enc_ctc_out_mid", "projector.query": "a.proj_query",
+    "projector.qformer.layernorm": "a.proj_norm", "projector.linear": "a.proj_linear",
+    "ff1.pre_norm": "ffn_norm", "ff1.up_proj": "ffn_up", "ff1.down_proj": "ffn_down",
+    "ff2.pre_norm": "ffn_norm_1", "ff2.up_proj": "ffn_up_1", "ff2.down_proj": "ffn_down_1",
+    "attn.pre_norm": "ln1", "attn.to_q": "attn_q", "attn.to_kv": "attn_kv",
+    "attn.to_out": "attn_out", "attn.rel_pos_emb": "attn_rel_pos_emb", "conv.norm": "norm_conv",
+    "conv.up_conv": "conv_pw1", "conv.down_conv": "conv_pw2", "conv.depth_conv.conv": "conv_dw",
+    "conv.batch_norm": "conv_norm", "post_norm": "ln2",
+    **{
+        f"{part}attention.{old}": f"{kind}_attn_{new}"
+        for part, kind in (("attention.", "self"), ("crossattention.", "cross"))
+        for old, new in (("query", "q"), ("key", "k"), ("value", "v"))
+    },
+    **{
+        f"{part}.output.{old}": f"{kind}_attn_{new}"
+        for part, kind in (("attention", "self"), ("crossattention", "cross"))
+        for old, new in (("dense", "out"), ("LayerNorm", "norm"))
+    },
+    "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down",
+    "output_query.LayerNorm": "ffn_norm",
+}  # fmt: skip
+
+
+def _granite_keys(c: Config) -> Pairs:
+    part, projector = "encoder_config", "projector_config"
+    known = {"hidden_act": "gelu", "cross_attention_frequency": 1, "layer_norm_eps": 1e-12}
+    given = {"cross_attention_frequency": 2, **part_of(c, projector)}
+    for key, value in known.items():
+        if given.get(key, value) != value:
+            raise c.bad(f"{projector}.{key}", f"is {given[key]!r}; weft knows {value!r} only")
+    n_embd = count_of(c, part, "hidden_dim", default=1024)
+    yield "general.file_type", 0
+    yield "has_audio_encoder", True
+    yield "audio.projection_dim", c.n_embd
+    yield "audio.embedding_length", n_embd
+    yield "audio.feed_forward_length", n_embd * count_of(c, part, "feedforward_mult", default=4)
+    yield "audio.block_count", count_of(c, part, "num_layers", default=10)
+    yield "audio.attention.head_count", count_of(c, part, "num_heads", default=8)
+    yield "projector_type", "granite_speech"
+    yield "audio.num_mel_bins", count_of(c, part, "input_dim", default=160)
+    yield "audio.attention.layer_norm_epsilon", 1e-5
+    yield "audio.chunk_size", count_of(c, part, "context_size", default=200)
+    yield "audio.conv_kernel_size", count_of(c, part, "conv_kernel_size", default=15)
+    yield "audio.max_pos_emb", count_of(c, part, "max_pos_emb", default=512)
+    for key, usual in (("window_size", 15), ("downsample_rate", 5)):
+        value = c.get(key, usual)
+        if type(value) is not int or value < 1:
+            raise c.bad(key, f"is {value!r}, and must be an integer of 1 or more")
+        yield f"audio.projector.{key}", value
+    yield "audio.projector.head_count", count_of(c, projector, "num_attention_heads", default=12)
+
+
+def _granite_change(c: Config, name: str, values: Values) -> Named:
+    """Keys and values are apart in files; kernels of one channel or row lose it."""
+    if ".attn_kv." in name:
+        half = values.shape[0] // 2
+        for part, new in zip(values.split(half, half), "kv", strict=True):
+            yield name.replace("attn_kv", f"attn_{new}"), part
+        return
+    if len(values.shape) == 3 and ".conv_" in name:
+        n, n_in, size = values.shape
+        values = values.reshaped(n, size if "conv_dw" in name else n_in)
+    if name == "a.proj_query":
+        values = values.reshaped(*values.shape[1:])
+    yield name.replace("rel_pos_emb.weight", "rel_pos_emb"), values
+
+
+_GRANITE = _Conformer(
+    _granite_keys, ("encoder.", "projector."),
+    {"encoder.layers": "a.blk", "projector.qformer.encoder.layer": "a.proj_blk"}, _GRANITE_NAMES,
+    _granite_change, f32=(".conv_dw.", ".conv_pw"),
+)  # fmt: skip
+
+
 FAMILIES = {
+    "GraniteSpeechForConditionalGeneration": _GRANITE,
     "AudioFlamingo3ForConditionalGeneration": replace(
         _family(lambda c: _keys(c, "musicflamingo")), kernels=(), f32=(".conv1d.",)
     ),
