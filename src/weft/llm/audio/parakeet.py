@@ -19,7 +19,7 @@ from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
 from weft.llm.audio import conformer
 from weft.llm.audio.sounds import Samples
-from weft.llm.audio.whisper import SoundConfig, tensor_sizes
+from weft.llm.audio.whisper import MOST_HEADS, SoundConfig, tensor_sizes
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.names import name_tensors
@@ -67,7 +67,7 @@ def read_config(file: GGUFFile) -> ParakeetConfig:
     """Reads the keys `parakeet.*`. Raises FormatError for a wrong key."""
     keys = Keys(file)
     n_embd = keys.count("embedding_length", most=1 << 16)
-    n_head = keys.count("attention.head_count")
+    n_head = keys.count("attention.head_count", most=MOST_HEADS)
     if n_embd % n_head or n_embd % 2:
         raise keys.bad("attention.head_count", n_head, f"a divisor of {n_embd}, which is even")
     encoder = SoundConfig(

@@ -28,6 +28,8 @@ from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
+MOST_HEADS = 1 << 8
+"""Maximum number of heads of an encoder, some of which store the scores of each."""
 WINDOW, HOP = 400, 160
 """Samples of a window, and from one to the next."""
 
@@ -70,7 +72,7 @@ def read_sound_config(
     keys = Keys(file)
     least = 1 if layers else 0
     n_embd = keys.count("audio.embedding_length")
-    n_head = keys.count("audio.attention.head_count", least=least) or 1
+    n_head = keys.count("audio.attention.head_count", least=least, most=MOST_HEADS) or 1
     if n_embd % n_head:
         raise keys.bad("audio.attention.head_count", n_head, f"a divisor of {n_embd}")
     positions = file.tensors.get("a.position_embd.weight")
