@@ -61,10 +61,13 @@ class Recognizer:
                 text = self._text(piece)
                 if not text.strip():
                     continue
-                yield self._segment(piece, text, at / RATE)
+                yield self._segment(piece, text, at / RATE, len(part) / RATE)
 
-    def _segment(self, piece: Sequence[Said], text: str, offset: float) -> Segment:
-        start, end = piece[0].start * FRAME, max(token.end for token in piece) * FRAME
+    def _segment(self, piece: Sequence[Said], text: str, offset: float, seconds: float) -> Segment:
+        """The segment of tokens of a part that begins at `offset` and has this length, in which a
+        token may say that it lasts longer."""
+        start = piece[0].start * FRAME
+        end = min(max(token.end for token in piece) * FRAME, seconds)
         data = text.encode()
         return Segment(
             round(offset + start, 6), round(offset + end, 6), text,
