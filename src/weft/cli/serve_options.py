@@ -64,8 +64,8 @@ class OthersFlags(Group):
         metavar="N",
     )  # fmt: skip
     transcriber: Path | None = option(
-        None, "A model of Whisper for /v1/audio/transcriptions, with times.", panel=OTHERS,
-        metavar="MODEL",
+        None, "A model of Whisper or Parakeet for /v1/audio/transcriptions, with times.",
+        panel=OTHERS, metavar="MODEL",
     )  # fmt: skip
     speaker: Path | None = option(
         None, "A model that speaks for /v1/audio/speech: Pocket TTS or OuteTTS.", panel=OTHERS,

@@ -22,9 +22,10 @@ from weft.errors import ContextError
 from weft.files import write_text
 from weft.llm.audio import subtitles
 from weft.llm.audio.languages import NAMES
+from weft.llm.audio.segments import Segment
 from weft.llm.audio.sounds import open_sound
-from weft.llm.audio.transcriber import TEMPERATURES, Limits, Segment, Transcriber
-from weft.llm.audio.whisper import RATE
+from weft.llm.audio.spectra import RATE
+from weft.llm.audio.transcriber import TEMPERATURES, Limits, Transcriber
 from weft.options import ADVANCED, option
 
 _SUFFIXES = {"text": "txt"}
@@ -90,7 +91,7 @@ def transcribe(
         typer.Argument(metavar="[SOUND]", help="WAV, MP3, FLAC or Ogg files; - is stdin."),
     ] = None,
 ) -> None:
-    """Write down what is said in sounds, with a model of Whisper."""
+    """Write down what is said in sounds, with a model of Whisper or Parakeet."""
     given = [Path(path) for path in (*(sounds or ()), *(own.files or ()))]
     if not given:
         raise usage_error("SOUND is missing: a WAV, MP3, FLAC or Ogg file, or - for stdin")
@@ -146,7 +147,7 @@ def _one(
         limits=Limits() if own.fallback else Limits(None, None, None),
         seed=own.seed,
     )
-    shown = _lines(segments, own, language or "en")
+    shown = _lines(segments, own, language or transcriber.language_of(sound)[0])
     if output is None:
         if n > 1 and own.format is Format.text:
             print(f"{path}:")

@@ -139,7 +139,7 @@ FILES = {
         "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
-        "granite": "GraniteForCausalLM",
+        "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration",
         "granite_swa": "GraniteSWAForCausalLM GraniteMoeSWAForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
         "minicpm": "MiniCPMForCausalLM",
@@ -150,7 +150,8 @@ FILES = {
     "mamba": {
         "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
-        "lfm2": "Lfm2ForCausalLM LFM2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2": "Lfm2ForCausalLM LFM2ForCausalLM Lfm2VlForConditionalGeneration "
+        "Lfm2AudioForConditionalGeneration",
         "lfm2moe": "Lfm2MoeForCausalLM",
     },
     "mixtures": {
@@ -232,6 +233,7 @@ FILES = {
 of transformers whose folders are of a kind. A kind without classes has GGUF files only."""
 
 APART = {
+    "parakeet": {"parakeet": "ParakeetForCTC ParakeetForRNNT ParakeetForTDT"},
     "whisper": {"whisper": "WhisperForConditionalGeneration"},
     "pockettts": {
         "pockettts": "PocketTTSForConditionalGeneration",

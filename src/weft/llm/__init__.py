@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
     from weft.llm.async_llm import AsyncLLM, AsyncText
+    from weft.llm.audio.segments import Segment
     from weft.llm.audio.speaker import Speaker
-    from weft.llm.audio.transcriber import Limits, Segment, Task, Transcriber
-    from weft.llm.audio.whisper import SoundTower
+    from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
@@ -107,9 +107,10 @@ _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
+    "weft.llm.audio.segments": ("Segment",),
     "weft.llm.audio.speaker": ("Speaker",),
-    "weft.llm.audio.transcriber": ("Limits", "Segment", "Task", "Transcriber"),
-    "weft.llm.audio.whisper": ("SoundTower",),
+    "weft.llm.audio.tower": ("SoundTower",),
+    "weft.llm.audio.transcriber": ("Limits", "Task", "Transcriber"),
     "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),

@@ -20,7 +20,7 @@ from weft.compiler import Plan, lower_plan, plan_graph, resolve_devices
 from weft.errors import ContextError, ContextFull, FormatError
 from weft.execute import Session
 from weft.llm.audio.sounds import Samples, open_sound
-from weft.llm.audio.whisper import SoundTower
+from weft.llm.audio.tower import SoundTower
 from weft.llm.compute.context import Context
 from weft.llm.config_keys import Keys
 from weft.llm.senses.media import Medium, counted, one_request

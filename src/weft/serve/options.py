@@ -37,7 +37,7 @@ class ServeOptions:
     ssl_cert_file: Path | None = None
     """File of the certificate for TLS, with those that lead to a known one."""
     transcriber: Path | None = None
-    """A model of Whisper for transcripts; None: the model itself makes them, if it hears."""
+    """A model of Whisper or Parakeet for transcripts; None: the model makes them, if it hears."""
     speaker: Path | None = None
     """A model that speaks; None: the server makes no sound."""
     chat_template: str | None = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from weft.bounds import CONSTRAINTS_AT_ONCE, SPEECHES_WAITING, TRANSCRIPTS_WAITING
 from weft.errors import ContextError
 from weft.llm import Context, Transcriber
-from weft.llm.audio.whisper import SoundTower
+from weft.llm.audio.tower import SoundTower
 from weft.llm.code_speaker import open_speaker
 from weft.llm.config import Pooling
 from weft.llm.engine import Engine

@@ -16,7 +16,7 @@ MOST_LAYERS = 1 << 12
 could contradict it."""
 MOST_WIDTH = 1 << 16
 """Maximum number of elements of a head."""
-_TEXT = ("text_config", "llm_config", "lm_config", "language_config")
+_TEXT = ("text_config", "llm_config", "lm_config", "language_config", "lfm")
 _WIDTH = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
 _LAYERS = ("n_layers", "num_hidden_layers", "n_layer", "num_layers", "decoder_layers")

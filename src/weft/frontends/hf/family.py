@@ -160,18 +160,21 @@ _IGNORED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq",
             ".attn.masked_bias", ".attn.bias")  # fmt: skip
 # Towers for pictures and sound; the text model does without them.
 _TOWER_STARTS = ("mlp", "vit.", "vpm.", "siglip2.", "conformer.", "merger.", "resampler.",
-                 "sound_encoder.", "sound_projection.", "speech_embeddings.")  # fmt: skip
+                 "sound_encoder.", "sound_projection.", "speech_embeddings.", "depthformer.",
+                 "depth_linear.", "depth_embeddings.", "codebook_offsets")  # fmt: skip
 _TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", "token2wav.",
                 "code2wav.", "projector.", "pre_mm_projector_norm", "image_newline",
                 "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
                 "model.connector.", "vqmodel.", "aligner.", "generation_", "model.merger.",
                 "vit_merger.", "sam_model.", "qwen2_model.")  # fmt: skip
-# Matrices of the text model for the rows of images (CogVLM), whose names look like a tower's.
-_IMAGE_EXPERTS = ("self_attn.vision_expert_", "mlp.vision_mlp.")
+# Matrices of the model for the rows of images (CogVLM) and of sounds (Parakeet), whose names look
+# like a tower's.
+_NO_TOWER = ("self_attn.vision_expert_", "mlp.vision_mlp.", "encoder_projector.",
+             "decoder.decoder_projector.")  # fmt: skip
 _LAYER = re.compile(r"(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _ROOTS = ("model.", "transformer.", "gpt_neox.", "backbone.", "decoder.", "encoder.", "bert.",
-          "language_model.")  # fmt: skip
+          "language_model.", "lfm.")  # fmt: skip
 
 # Matrices that stay float32 in a file of any type: routers, and small ones that kernels read so.
 _F32 = frozenset(
@@ -323,7 +326,7 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
         or name.endswith("_norm.weight")
         # a kernel of a second frame ends in .weight.1
         or not name.removesuffix(".1").endswith((".weight", ".lora_a", ".lora_b"))
-        or any(part in name for part in family.f32)
+        or any(part in f"^{name}" for part in family.f32)
         or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )
 
@@ -364,7 +367,7 @@ def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         name = name.replace("language_model.", "").replace("text_model.", "")
         name = name.removeprefix("thinker.")
         tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
-        tower = tower and not any(part in name for part in _IMAGE_EXPERTS)
+        tower = tower and not any(part in name for part in _NO_TOWER)
         if not tower and not name.endswith(_IGNORED):
             yield name, values
 

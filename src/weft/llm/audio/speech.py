@@ -108,8 +108,9 @@ def _pair(name: str, *ne: int) -> Iterator[Row]:
 
 
 def open_speech(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:
-    """Opens a model of Whisper: a folder of Hugging Face or the file that `weft convert` makes of
-    one. Raises FormatError for another model, and for a file of whisper.cpp, with what to do."""
+    """Opens a model of Whisper or Parakeet: a folder of Hugging Face, or the file that `weft
+    convert` makes of one. Raises FormatError for another model, and for a file of whisper.cpp,
+    with what to do."""
     if isinstance(path, GGUFFile):
         file = path
     else:
@@ -123,10 +124,11 @@ def open_speech(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:
                         "openai/whisper-base), or the GGUF file that weft convert makes of it"
                     )
         file = open_model(found)
-    if file.architecture != "whisper":
+    if file.architecture not in ("whisper", "parakeet"):
         raise FormatError(
             f"{file.path}: a {file.architecture} model; weft transcribe takes Whisper (of "
-            "Hugging Face, WhisperForConditionalGeneration); models that hear otherwise are given "
+            "Hugging Face, WhisperForConditionalGeneration) and Parakeet (ParakeetForCTC, "
+            "ParakeetForRNNT, ParakeetForTDT); models that hear otherwise are given "
             "sounds with weft run --audio"
         )
     return file

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from weft.llm.audio.transcriber import Segment
+from weft.llm.audio.segments import Segment
 
 __all__ = ["FORMATS", "as_data", "as_json", "clock", "lines", "segment_data"]
 

@@ -21,8 +21,11 @@ from weft.bounds import TRANSCRIPT_PROMPT
 from weft.errors import ArgumentError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.audio import languages, whisper
+from weft.llm.audio.recognizer import Recognizer
+from weft.llm.audio.segments import Segment
 from weft.llm.audio.sounds import Samples, open_sound
-from weft.llm.audio.speech import Speech
+from weft.llm.audio.spectra import RATE
+from weft.llm.audio.speech import Speech, open_speech
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
@@ -46,27 +49,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of a transcript."""
-
-    start: float
-    end: float
-    """Seconds from the beginning of the sound."""
-    text: str
-    tokens: tuple[int, ...]
-    """Token ids, tokens of times included."""
-    temperature: float
-    avg_logprob: float
-    """Mean logarithm of the probabilities of the window's tokens."""
-    compression_ratio: float
-    """Bytes of the window's text for each byte that zlib makes of it."""
-    no_speech_prob: float
-    """Probability that nobody speaks in the window."""
-    seek: int
-    """Frame of 10 ms where the window begins."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Written:
     """The text of a window."""
 
@@ -79,7 +61,7 @@ class _Written:
 
 
 class Transcriber:
-    """A model of Whisper with its tokenizer. One thread at a time may use it."""
+    """A model of Whisper or Parakeet with its tokenizer. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -92,8 +74,12 @@ class Transcriber:
         """Opens the folder or GGUF file at `path`; `type_kv` is the type of the caches, `cpu` has
         options of the device cpu, such as `n_threads`. Raises FormatError for another model and
         for one that is damaged."""
-        self.speech = Speech(path, devices=devices, type_kv=type_kv, **cpu)
-        self.file = self.speech.file
+        self.file = open_speech(path)
+        self._recognizer: Recognizer | None = None
+        if self.file.architecture == "parakeet":
+            self._recognizer = Recognizer(self.file, devices=devices, **cpu)
+            return
+        self.speech = Speech(self.file, devices=devices, type_kv=type_kv, **cpu)
         self.tokenizer = Tokenizer.from_gguf(self.file)
         self._start, self._end, self._plain = (
             self._required(name)
@@ -128,7 +114,9 @@ class Transcriber:
     @cached_property
     def languages(self) -> dict[str, int]:
         """The token of each language that the model knows, by its code; empty for a model of
-        English alone."""
+        English alone, and for Parakeet."""
+        if self._recognizer is not None:
+            return {}
         found = {code: self._token(f"<|{code}|>") for code in languages.NAMES}
         return {code: id_ for code, id_ in found.items() if id_ is not None}
 
@@ -158,9 +146,17 @@ class Transcriber:
         `language` is a code or a name; None asks the model. `task` "translate" writes English.
         Without `timestamps` each window is a segment. `prompt` is text that may come before,
         `previous` puts the text of the windows before there. `files` is as in `open_sound`. Raises
-        ArgumentError for a language or a task that the model does not know."""
+        ArgumentError for a language or a task that the model does not know.
+
+        Parakeet hears its languages without being told, and its segments are sentences; it has no
+        other task, no prompt and no temperature."""
+        if self._recognizer is not None:
+            return self._recognizer.segments(
+                open_sound(sound, RATE, files=files, long=True), task=task, timestamps=timestamps,
+                prompt=prompt, temperature=temperatures[0] if temperatures else 0.0,
+            )  # fmt: skip
         begin = self._begin(language, task, timestamps)
-        samples = open_sound(sound, whisper.RATE, files=files, long=True)
+        samples = open_sound(sound, RATE, files=files, long=True)
         return self._segments(
             samples, begin, timestamps, prompt, previous, tuple(temperatures) or (0.0,),
             limits or Limits(), seed,
@@ -168,8 +164,10 @@ class Transcriber:
 
     def language_of(self, sound: Any, *, files: bool = True) -> tuple[str, float]:
         """The language of the first window of a sound, as a code, and its probability; ("en", 1.0)
-        for a model of English alone."""
-        samples = open_sound(sound, whisper.RATE, files=files, long=True)
+        for a model of English alone, ("", 0.0) for Parakeet, which does not say."""
+        if self._recognizer is not None:
+            return "", 0.0
+        samples = open_sound(sound, RATE, files=files, long=True)
         self.speech.hear(self._spectrogram(samples[: self.window]))
         return self._heard_language()
 
@@ -365,7 +363,7 @@ class Transcriber:
         """The segments of a window of n frames from `seek` on, and the frames until the next
         window."""
         ids, first = written.ids, self._times
-        frame, offset = whisper.HOP / whisper.RATE, seek * whisper.HOP / whisper.RATE
+        frame, offset = whisper.HOP / RATE, seek * whisper.HOP / RATE
         is_time = [id_ >= first for id_ in ids]
 
         def segment(part: Sequence[int], start: float, end: float) -> Segment:
@@ -389,7 +387,7 @@ class Transcriber:
             part = ids[start:end]
             out.append(segment(part, (part[0] - first) * STEP, (part[-1] - first) * STEP))
             start = end
-        steps = round(STEP * whisper.RATE / whisper.HOP)
+        steps = round(STEP * RATE / whisper.HOP)
         return out, n if whole else (ids[ends[-1] - 1] - first) * steps
 
 

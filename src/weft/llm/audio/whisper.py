@@ -9,32 +9,29 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
+from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
+from weft.llm.audio.spectra import RATE, bands, hann, mel_filters
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.senses.tower import AnyTower, projector_of
+from weft.llm.senses.tower import projector_of
 from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-RATE = 16_000
-"""Samples per second."""
+MOST_HEADS = 1 << 8
+"""Maximum number of heads of an encoder, some of which store the scores of each."""
 WINDOW, HOP = 400, 160
 """Samples of a window, and from one to the next."""
-_BLOCK = 3000
-_KNEE, _LINEAR = 1000.0, 200 / 3
-_STEP = np.log(6.4) / 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +53,8 @@ class SoundConfig:
     """Learned positions: rows of the encoder for a part of a sound."""
     stack: int = 1
     """Rows of the encoder that become one row."""
+    widths: tuple[int, ...] = ()
+    """Widths that no key says; each kind says of what."""
     act: str = "gelu_erf"
     swapped: bool = False
 
@@ -65,11 +64,15 @@ class SoundConfig:
         return 2 * self.n_positions
 
 
-def read_sound_config(file: GGUFFile) -> SoundConfig:
-    """Reads the keys `clip.audio.*`. Raises FormatError for a wrong key."""
+def read_sound_config(
+    file: GGUFFile, widths: Sequence[tuple[str, int]] = (), *, layers: bool = True
+) -> SoundConfig:
+    """Reads the keys `clip.audio.*`, and `widths` from the tensor and dimension of each; without
+    `layers` the tower has none, for which files say 0. Raises FormatError for a wrong key."""
     keys = Keys(file)
+    least = 1 if layers else 0
     n_embd = keys.count("audio.embedding_length")
-    n_head = keys.count("audio.attention.head_count")
+    n_head = keys.count("audio.attention.head_count", least=least, most=MOST_HEADS) or 1
     if n_embd % n_head:
         raise keys.bad("audio.attention.head_count", n_head, f"a divisor of {n_embd}")
     positions = file.tensors.get("a.position_embd.weight")
@@ -78,15 +81,22 @@ def read_sound_config(file: GGUFFile) -> SoundConfig:
     return SoundConfig(
         projector=projector_of(file, "audio"),
         n_embd=n_embd,
-        n_ff=keys.count("audio.feed_forward_length"),
-        n_layer=keys.count("audio.block_count", most=1 << 10),
+        n_ff=keys.count("audio.feed_forward_length", least=least),
+        n_layer=keys.count("audio.block_count", least=least, most=1 << 10),
         n_head=n_head,
         n_out=keys.count("audio.projection_dim"),
         eps=keys.number("audio.attention.layer_norm_epsilon", 1e-5, above=0),
         n_mel=keys.count("audio.num_mel_bins", most=1 << 10),
         n_positions=n_positions,
         stack=stack,
+        widths=tensor_sizes(file, widths),
     )
+
+
+def tensor_sizes(file: GGUFFile, places: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+    """A size of each tensor; 1 if it is missing, which is told with all that are missing."""
+    found = ((file.tensors.get(name), dim) for name, dim in places)
+    return tuple(1 if tensor is None else tensor.ne[dim] for tensor, dim in found)
 
 
 Part: TypeAlias = tuple[dict[str, NDArray[Any]], int]
@@ -109,38 +119,18 @@ class SoundFamily:
     before: str = ""
     after: str = ""
     """Text in front of a sound and behind it."""
+    read: Callable[[GGUFFile], SoundConfig] = read_sound_config
+    """Reads the keys of a file. Raises FormatError for a wrong key."""
 
 
 def log_mel(samples: NDArray[np.float32], n_mel: int) -> NDArray[np.float32]:
     """The spectrogram of samples [n] as f32 [n_mel, n / HOP]: the logarithm of the power in each
     band, at most 8 powers of ten below the largest, about from -1 to 1."""
-    n_frames = len(samples) // HOP
     padded = np.pad(samples.astype(np.float64), WINDOW // 2, mode="reflect")
-    windows = sliding_window_view(padded, WINDOW)[::HOP]
-    shape = np.hanning(WINDOW + 1)[:-1]
-    filters = mel_filters(n_mel)
-    out = np.empty((n_mel, n_frames))
-    for at in range(0, n_frames, _BLOCK):
-        end = min(at + _BLOCK, n_frames)
-        power = np.abs(np.fft.rfft(windows[at:end] * shape, axis=1)) ** 2
-        out[:, at:end] = (power @ filters).T
+    filters = mel_filters(n_mel, WINDOW)
+    out = bands(padded, hann(WINDOW), HOP, len(samples) // HOP, WINDOW, filters).T
     out = np.log10(np.maximum(out, 1e-10))
     return np.asarray((np.maximum(out, out.max() - 8) + 4) / 4, np.float32)
-
-
-@cache
-def mel_filters(n_mel: int) -> NDArray[np.float64]:
-    """Triangles over frequencies [WINDOW / 2 + 1, n_mel], of equal area, whose corners are equally
-    far apart on Slaney's mel scale."""
-    knee = _KNEE / _LINEAR
-    top = knee + np.log(RATE / 2 / _KNEE) / _STEP
-    mels = np.linspace(0, top, n_mel + 2)
-    corners = np.where(mels < knee, mels * _LINEAR, _KNEE * np.exp((mels - knee) * _STEP))
-    at = np.linspace(0, RATE / 2, WINDOW // 2 + 1)[:, None]
-    left, middle, right = corners[:-2], corners[1:-1], corners[2:]
-    rising, falling = (at - left) / (middle - left), (right - at) / (right - middle)
-    filters = np.maximum(0, np.minimum(rising, falling)) * (2 / (right - left))
-    return np.asarray(filters)
 
 
 def encoder_rows(c: SoundConfig) -> Iterator[Row]:
@@ -237,12 +227,20 @@ def qwen_inputs(c: SoundConfig) -> dict[str, Tensor]:
     }
 
 
-def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+def averaged(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Rows of the encoder, two averaged to one, and normed."""
     x = encoded(c, w, inputs["mel"], inputs["mask"], extra=True)
-    n = inputs["mask"].ne[0] // 2
+    return common.layer_norm(w, "a.post_ln", halves(c, x, inputs["mask"].ne[0] // 2), c.eps)
+
+
+def halves(c: SoundConfig, x: Tensor, n: Size) -> Tensor:
+    """The means of two neighbours among rows x [n_embd, 2 n], [n_embd, n]."""
     first, second = (G.view_2d(x, c.n_embd, n, 2 * x.nb[1], offset) for offset in (0, x.nb[1]))
-    x = G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
-    return common.linear(w, "mm.a.fc", common.layer_norm(w, "a.post_ln", x, c.eps))
+    return G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
+
+
+def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    return common.linear(w, "mm.a.fc", averaged(c, w, inputs))
 
 
 def qwen_lengths(c: SoundConfig, n_samples: int) -> Iterator[int]:
@@ -275,19 +273,3 @@ QWEN2AUDIO = SoundFamily(
     n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)), rate=RATE,
     before="<|audio_bos|>", after="<|audio_eos|>",
 )  # fmt: skip
-
-
-FAMILIES: Mapping[str, SoundFamily] = {"voxtral": VOXTRAL, "qwen2a": QWEN2AUDIO}
-"""The kinds of towers, by `clip.projector_type`."""
-
-
-class SoundTower(AnyTower):
-    """The tower for sound of a file, without any state; reads no weight."""
-
-    sense = "audio"
-    families = FAMILIES
-    family: SoundFamily
-    config: SoundConfig
-
-    def _read_config(self) -> SoundConfig:
-        return read_sound_config(self.file)

@@ -45,6 +45,7 @@ _OTHERS = {
     "qwen3tts": "makes sound, which weft does not yet",
     "wavtokenizer-dec": "makes sound of codes (give it to weft speak as --mmproj, with OuteTTS)",
     "pockettts": "says a text as a sound (give it to weft speak)",
+    "parakeet": "writes down what is said in a sound (give it to weft transcribe)",
     "whisper": "writes down what is said in a sound (give it to weft transcribe)",
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }

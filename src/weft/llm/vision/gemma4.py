@@ -29,7 +29,7 @@ MOST = 280
 """Rows of an image, if the file says nothing else."""
 THETA = 100.0
 POSITIONS = 10240
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -47,7 +47,7 @@ def rows(c: TowerConfig) -> Iterator[Row]:
             n_in = c.n_ff if name == "ffn_down" else c.n_embd
             n_out = c.n_ff if name in ("ffn_gate", "ffn_up") else c.n_embd
             yield need(f"{at}.{name}.weight", n_in, n_out)
-            for bound in _BOUNDS:
+            for bound in BOUNDS:
                 yield maybe(f"{at}.{name}.{bound}", 1)
         yield maybe(f"{at}.out_scale.weight", 1)
     for name in ("v.std_bias", "v.std_scale"):

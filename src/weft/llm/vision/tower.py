@@ -35,8 +35,8 @@ FAMILIES: Mapping[str, Family] = {
     "kimik25": KIMIK25, "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR,
     "llama4": LLAMA4, "minicpmv4_6": MINICPMV46, "minimax_m3": MINIMAX_M3, "mlp": LLAVA,
     "nemotron_v2_vl": NEMOTRON, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,
-    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
-    "resampler": RESAMPLER, "step3vl": STEP3,
+    "qwen2vl_merger": QWEN2VL, "qwen2.5vl_merger": QWEN25VL, "qwen2.5o": QWEN25VL,
+    "qwen3vl_merger": QWEN3VL, "resampler": RESAMPLER, "step3vl": STEP3,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

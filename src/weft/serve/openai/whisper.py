@@ -137,5 +137,5 @@ def _shown(segments: list[Segment], about: _About, task: Task, asked: Any) -> Re
     usage = {"usage": {"type": "duration", "seconds": round(seconds)}}
     if form == "json":
         return Json({"text": data["text"]} | usage)
-    more = {"task": task, "language": NAMES[language], "duration": round(seconds, 3)}
+    more = {"task": task, "language": NAMES.get(language, ""), "duration": round(seconds, 3)}
     return Json(data | more | usage)

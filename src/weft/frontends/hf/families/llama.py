@@ -315,9 +315,16 @@ def granite_parts(c: Config, name: str, values: Values) -> Named:
         yield name, values
 
 
+def _granite_change(c: Config, name: str, values: Values) -> Named:
+    """Granite Speech's encoder of sounds is a tower."""
+    if not name.removeprefix("model.").startswith("encoder."):
+        yield name, values
+
+
 _GRANITE = Family(
-    "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
-)
+    "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True,
+    change=_granite_change,
+)  # fmt: skip
 
 
 # HRM-Text: two stacks of layers, which run in turns.

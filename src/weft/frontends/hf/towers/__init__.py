@@ -27,9 +27,12 @@ _FILES = {
     "LightOnOCRForConditionalGeneration Exaone4_5_ForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
-    "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration "
-    "VoxtralForConditionalGeneration "
-    "Qwen2AudioForConditionalGeneration",
+    "Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration",
+    "sounds": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration "
+    "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration "
+    "Lfm2AudioForConditionalGeneration AudioFlamingo3ForConditionalGeneration "
+    "Qwen2_5OmniForConditionalGeneration Qwen2_5OmniModel "
+    "GraniteSpeechForConditionalGeneration",
     "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
     "Kimi_K25ForConditionalGeneration StepVLForConditionalGeneration "
     "Step3p7ForConditionalGeneration NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 "

@@ -55,7 +55,7 @@ class TowerFamily:
     kernels: tuple[str, ...] = ()
     """Parts of the names of matrices that are f16 in a file of any type."""
     f32: tuple[str, ...] = ()
-    """Parts of the names of matrices that are f32 in a file of any type."""
+    """Parts of the names of matrices that are f32 in a file of any type; ^ begins a name."""
 
     beside: Callable[[Config], Path | None] = nowhere
     """A further folder whose tensors belong to the tower, as `codec.NAME`; None: there is none."""
@@ -63,7 +63,7 @@ class TowerFamily:
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """GGUF names and values of all tensors. Raises FormatError for one without a place."""
         for full, values in stored.items():
-            name = full.removeprefix("model.")
+            name = full.removeprefix("thinker.").removeprefix("model.")
             if name.startswith(self.starts) and not name.startswith(self.unused):
                 yield from self.change(c, self.gguf_name(c, name), values)
 
@@ -80,6 +80,41 @@ class TowerFamily:
                 "would give wrong results"
             )
         return f"{start}.{layer[2]}.{found}{kind}" if layer else f"{found}{kind}"
+
+
+@dataclass(frozen=True)
+class Both(TowerFamily):
+    """A tower for images and one for sound in one folder; without `audio_config` there is only the
+    first."""
+
+    seen: TowerFamily | None = None
+    heard: TowerFamily | None = None
+
+    def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+        """The tensors of both."""
+        for tower in _there(c, self.seen, self.heard):
+            yield from tower.tensors(c, stored)
+
+
+def both(seen: TowerFamily, heard: TowerFamily) -> Both:
+    """The family of a folder with these towers, whose files name the projector of each sense."""
+
+    def keys(c: Config) -> Pairs:
+        for tower, sense in zip(_there(c, seen, heard), ("vision", "audio"), strict=False):
+            for key, value in tower.keys(c):
+                if key != "general.file_type" or sense == "vision":
+                    yield (f"{sense}.{key}" if key == "projector_type" else key), value
+
+    return Both(
+        keys, (), {}, {}, kernels=seen.kernels + heard.kernels, f32=seen.f32 + heard.f32,
+        seen=seen, heard=heard,
+    )  # fmt: skip
+
+
+def _there(c: Config, seen: TowerFamily | None, heard: TowerFamily | None) -> list[TowerFamily]:
+    """The towers that a folder has."""
+    found = [seen, heard if has_part(c, "audio_config") else None]
+    return [tower for tower in found if tower is not None]
 
 
 def colours_first(values: Values) -> Values:
@@ -103,16 +138,26 @@ def as_file(tower: TowerFamily) -> Family:
     """The family of the file that has the tower."""
     return Family(
         "clip", tower.keys, no_keys, vocab=no_vocabulary, f32=("position_embd", *tower.f32),
-        kernels=(".conv1d.", *tower.kernels),
+        kernels=tower.kernels,
     )  # fmt: skip
 
 
 def part_of(c: Config, name: str) -> Mapping[str, Any]:
     """The object `name` of config.json. Raises FormatError if there is none."""
-    part = c.get(name)
+    part = _part(c, name)
     if not isinstance(part, dict):
         raise c.bad(name, "must be an object with the sizes of the tower")
     return part
+
+
+def has_part(c: Config, name: str) -> bool:
+    """True if config.json has `name`, which null does not count for."""
+    return _part(c, name) is not None
+
+
+def _part(c: Config, name: str) -> Any:
+    thinker = c.get("thinker_config")  # of Qwen's models that speak
+    return thinker.get(name) if isinstance(thinker, dict) else c.get(name)
 
 
 def count_of(c: Config, part: str, *keys: str, default: int | None = None) -> int:
@@ -204,19 +249,3 @@ def _colours(c: Config, name: str) -> Sequence[float]:
             "whole folder"
         )
     return values
-
-
-def audio_keys(c: Config, projector: str) -> Pairs:
-    """The keys of all towers with Whisper's encoder."""
-    part = "audio_config"
-    yield "general.file_type", 0
-    yield "has_audio_encoder", True
-    yield "audio.projection_dim", c.n_embd
-    yield "audio.embedding_length", count_of(c, part, "hidden_size", "d_model")
-    yield "audio.feed_forward_length", count_of(c, part, "intermediate_size", "encoder_ffn_dim")
-    yield "audio.block_count", count_of(c, part, "num_hidden_layers", "encoder_layers")
-    heads = count_of(c, part, "num_attention_heads", "encoder_attention_heads")
-    yield "audio.attention.head_count", heads
-    yield "projector_type", projector
-    yield "audio.num_mel_bins", count_of(c, part, "num_mel_bins", default=128)
-    yield "audio.attention.layer_norm_epsilon", 1e-5

@@ -46,6 +46,7 @@ _LAYER_NAMES = {
     "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
     "feed_forward.down_proj": "ffn_down",
     "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
+    "attn.q": "attn_q", "attn.k": "attn_k", "attn.v": "attn_v",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down",
 }  # fmt: skip
@@ -354,6 +355,7 @@ _OTHER_NAMES = {
     "qwen2_vl_vision": "qwen2_vl", "qwen2_5_vl_vision": "qwen2_5_vl", "qwen3_vl_vision": "qwen3_vl",
     "exaone4_5_vision": "exaone4_5",
     "qwen3_vl_moe": "qwen3_vl", "qwen3_vl_moe_vision": "qwen3_vl",
+    "qwen3_omni_moe_vision_encoder": "qwen3_vl", "qwen2_5_omni_vision_encoder": "qwen2_5_vl",
 }  # fmt: skip
 _USUAL = {
     "Exaone4_5_ForConditionalGeneration": "exaone4_5",

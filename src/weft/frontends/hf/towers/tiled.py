@@ -4,17 +4,17 @@ Gemma 4, and of sounds (Voxtral, Qwen2-Audio)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.towers import sounds
 from weft.frontends.hf.towers.family import (
     SIGLIP,
     TowerFamily,
-    audio_keys,
+    both,
     colours_first,
     part_of,
     vision_keys,
@@ -120,7 +120,6 @@ _MATRICES = {
     "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _NAMES = {
     "vision_tower.patch_embedder.input_proj": "v.patch_embd",
     "vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
@@ -131,7 +130,8 @@ _NAMES = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "layer_scalar": "out_scale.weight",
     **{f"{name}.linear": file for name, file in _MATRICES.items()},
-    **{f"{name}.{end}": f"{file}.{end}" for name, file in _MATRICES.items() for end in _BOUNDS},
+    **{f"{name}.{end}": f"{file}.{end}" 
+       for name, file in _MATRICES.items() for end in sounds.BOUNDS},
 }  # fmt: skip
 
 
@@ -194,38 +194,6 @@ def _change(c: Config, name: str, values: Values) -> Named:
     return ((name, values),)
 
 
-# Voxtral's and Qwen2-Audio's towers in folders.
-
-_WHISPER_NAMES = {
-    "audio_tower.conv1": "a.conv1d.1", "audio_tower.conv2": "a.conv1d.2",
-    "audio_tower.embed_positions": "a.position_embd", "audio_tower.layer_norm": "a.post_ln",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.out_proj": "attn_out", "self_attn_layer_norm": "ln1", "final_layer_norm": "ln2",
-    "fc1": "ffn_up", "fc2": "ffn_down",
-    "multi_modal_projector.linear": "mm.a.fc", "multi_modal_projector.linear_1": "mm.a.mlp.1",
-    "multi_modal_projector.linear_2": "mm.a.mlp.2",
-}  # fmt: skip
-
-
-def _voxtral_keys(c: Config) -> Pairs:
-    yield from audio_keys(c, "voxtral")
-    yield "audio.projector.stack_factor", 4
-
-
-def _whisper_change(c: Config, name: str, values: Values) -> Named:
-    """A convolution adds its bias to columns."""
-    if ".conv1d." in name and name.endswith(".bias"):
-        values = values.reshaped(*values.shape, 1)
-    return ((name, values),)
-
-
-def _family(keys: Callable[[Config], Pairs]) -> TowerFamily:
-    starts = ("audio_tower.", "multi_modal_projector.")
-    return TowerFamily(
-        keys, starts, {"audio_tower.layers": "a.blk"}, _WHISPER_NAMES, _whisper_change
-    )
-
-
 FAMILIES = {
     "Idefics3ForConditionalGeneration": _SMALL,
     "SmolVLMForConditionalGeneration": _SMALL,
@@ -243,13 +211,11 @@ FAMILIES = {
         _lfm2_change,
         ("vision_tower.head.", "vision_tower.vision_model.head."),
     ),
-    "Gemma4ForConditionalGeneration": TowerFamily(
+    "Gemma4ForConditionalGeneration": both(TowerFamily(
         _keys, ("vision_tower.", "embed_vision."), {"vision_tower.encoder.layers": "v.blk"}, _NAMES,
         _change,
-    ),
-    "Gemma4UnifiedForConditionalGeneration": TowerFamily(
+    ), sounds.GEMMA4),
+    "Gemma4UnifiedForConditionalGeneration": both(TowerFamily(
         _unified_keys, ("vision_embedder.", "embed_vision."), {}, _UNIFIED_NAMES, _unified_change,
-    ),
-    "VoxtralForConditionalGeneration": _family(_voxtral_keys),
-    "Qwen2AudioForConditionalGeneration": _family(lambda c: audio_keys(c, "qwen2a")),
+    ), sounds.GEMMA4_UNIFIED),
 }  # fmt: skip
