@@ -22,6 +22,12 @@ _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_h
 # rotary embeddings as they are in training, or without an effect within its length
 _LATENT_EPS = 1e-6
 """The epsilon of norms in latent attention, whatever config.json says of other norms."""
+_FIXED = {
+    "rope_interleave": (True,),
+    "mamba_hidden_act": ("silu",),
+    "use_bidirectional_attention": (False,),
+}
+"""Settings that are the same in all architectures but those whose `Family.fixed` has others."""
 _PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk", "xdrope"}
 
 
@@ -30,8 +36,14 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
 
     Raises FormatError for an activation or a rotary embedding that the architecture has not."""
     keys = dict(family.common(c))
-    keys |= dict(family.keys(c))
     _check_activation(family, c)
+    for name, allowed in {**_FIXED, **(family.fixed or {})}.items():
+        if name in c and c[name] not in allowed:
+            known = " or ".join(map(str, allowed)) or "null"
+            raise c.bad(
+                name, f"is {c[name]}; models of the architecture {family.arch} have {known}"
+            )
+    keys |= dict(family.keys(c))
     keys |= dict(_windows(family, c, keys))
     keys |= dict(_rope(c, keys))
     eps = c.get("rms_norm_eps")
@@ -106,7 +118,7 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
     if base and float(base) != 10000.0 and "rope.freq_base" not in keys:
         yield "rope.freq_base", float(base)
     kind = str(rope.get("rope_type") or "").lower()
-    if kind in ("dynamic", "ntk") and "rope.scaling.alpha" not in keys:
+    if kind in ("dynamic", "ntk") and not rope.get("alpha"):  # which stretches the base once
         yield "rope.scaling.dynamic", True
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
         truncates = bool(rope.get("truncate", True))
@@ -135,6 +147,8 @@ def rope_tensors(family: Family, c: Config, keys: dict[str, object]) -> list[tup
 
     Raises FormatError for a kind of scaling that the architecture has not."""
     tensors = list(family.extra(c))
+    if keys.get("rope.scaling.finetuned") is False:  # nothing rotates
+        return [t for t in tensors if not t[0].startswith("=rope_f")]
     kind = str(c.main_rope.get("rope_type") or "").lower()
     written = keys.get("rope.scaling.type") or "none"
     if kind in _PLAIN or (kind == written and kind in ("linear", "yarn")):
