@@ -141,6 +141,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "q_lora_rank": 24, "n_group": 1, "rms_norm_eps": 1e-3}, "qwen2"),
     "dense layers that rotate like others": varied(
         "cohere2 moe", prefix_dense_sliding_window_pattern=2),
+    "bounds of a kind of layers": varied("mellum", head_dim=24, rope_parameters={
+        **folders.BOTH_ROPES, "full_attention": YARN | {"rope_theta": 1e4, "truncate": False}}),
     "all layers have windows, muse": varied("muse-glimmer", layer_types=["sliding_attention"] * 4),
     "a layer that does not rotate, granite": varied(
         "granite windows", layer_rope_theta=[1e4, 0, 1e4, 1e4]),
@@ -183,6 +185,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mscale": varied("ling3", rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}),
     "rope_parameters.*compress": varied("deepseek4", rope_parameters=folders.LLAMA3),
     "use_bidirectional_attention.*gemma ": varied("gemma", use_bidirectional_attention=True),
+    "rope_parameters.*sliding_attention": varied("laguna", rope_parameters={
+        kind: YARN for kind in folders.BOTH_ROPES}),
     "alibi": ("Falcon", folders.NO_KV | {"alibi": True}, "gpt2"),
 }  # fmt: skip
 

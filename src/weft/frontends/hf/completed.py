@@ -121,7 +121,7 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
     if kind in ("dynamic", "ntk") and not rope.get("alpha"):  # which stretches the base once
         yield "rope.scaling.dynamic", True
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
-        truncates = bool(rope.get("truncate", True))
+        truncates = bool(c.rope.get("truncate", True))  # not of a kind of layers in transformers
         if truncates is (c.get("model_type") == "gpt_oss"):  # files of gpt-oss imply that it is off
             yield "rope.scaling.yarn_truncate", truncates
         magnitude = yarn_magnitude(c)
@@ -150,6 +150,10 @@ def rope_tensors(family: Family, c: Config, keys: dict[str, object]) -> list[tup
     if keys.get("rope.scaling.finetuned") is False:  # nothing rotates
         return [t for t in tensors if not t[0].startswith("=rope_f")]
     kind = str(c.main_rope.get("rope_type") or "").lower()
+    local = str(c.rope_of("sliding_attention").get("rope_type") or "").lower()
+    if local not in _PLAIN:
+        raise c.bad("rope_parameters", f"of sliding_attention is {local!r}; layers with a window "
+                    "are not scaled")  # fmt: skip
     written = keys.get("rope.scaling.type") or "none"
     if kind in _PLAIN or (kind == written and kind in ("linear", "yarn")):
         return tensors

@@ -209,7 +209,7 @@ def _dbrx_keys(c: Config) -> Pairs:
     yield "attention.head_count", c.n_head
     yield "attention.head_count_kv", attention["kv_n_heads"]
     base = attention["rope_theta"]
-    if "rope_parameters" in c and c.rope.get("rope_theta", base) != base:
+    if c.rope.get("rope_theta", base) != base:
         raise c.bad("rope_theta", f"is {c.rope['rope_theta']}, and {base} in attn_config")
     yield "rope.freq_base", float(base)
     yield "attention.clamp_kqv", float(attention["clip_qkv"])
