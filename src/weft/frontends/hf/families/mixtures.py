@@ -268,9 +268,19 @@ def _glm_keys(c: Config) -> Pairs:
 
 def _chat_vocab(c: Config) -> Vocabulary:
     """The same without a BOS of its own."""
+    yield from _named(c, eos="<|endoftext|>", eot="<|user|>", unk="<|endoftext|>")
+
+
+def _solar_vocab(c: Config) -> Vocabulary:
+    ends = dict.fromkeys(("eos", "eot"), "<|endoftext|>")
+    yield from _named(c, **ends, unk="<unk>", bos="<|startoftext|>")
+
+
+def _named(c: Config, **tokens: str) -> Vocabulary:
+    """A vocabulary of bytes whose special tokens of these kinds are known by their texts."""
     special = SpecialTokens(c, merges=True)
     yield from (pair for pair in bpe(c) if not pair[0].startswith(SPECIAL_KEYS))
-    for kind, text in (("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>")):
+    for kind, text in tokens.items():
         special.set(kind, token_id(c, text))
     yield from special.keys()
 
@@ -464,6 +474,7 @@ FAMILIES = {
     ),
     "solar_open": Family(
         "glm4moe", _solar_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
+        vocab=_solar_vocab,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),
     "maincoder": Family("maincoder", head_keys, defaults=DERIVED),
