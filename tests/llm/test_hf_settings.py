@@ -182,6 +182,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "moe_router_logit_softcapping": varied("laguna", moe_router_logit_softcapping=0.3),
     "sliding_window.*null": varied("minimax 01", sliding_window=5),
     "layer_rope_theta": varied("granite windows", layer_rope_theta=[1e4, 9e3, 1e4, 1e4]),
+    "partial_rotary_factor.*qk_rope_head_dim": varied(
+        "deepseek3", rope_parameters=folders.LINEAR | {"partial_rotary_factor": 0.25}),
     "mscale": varied("ling3", rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}),
     "rope_parameters.*compress": varied("deepseek4", rope_parameters=folders.LLAMA3),
     "use_bidirectional_attention.*gemma ": varied("gemma", use_bidirectional_attention=True),
