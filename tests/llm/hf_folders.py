@@ -21,7 +21,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 __all__ = [
     "HEADLESS", "IDS", "MODELS", "SEEING", "context", "logits", "made_model", "make_folder",
-    "save_tokenizer", "with_modules",
+    "save_tokenizer", "with_modules", "writer",
 ]  # fmt: skip
 
 IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
@@ -408,16 +408,21 @@ ENDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>")
 def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "5GB") -> Any:
     """Saves the model `name` of `MODELS` with its tokenizer; returns it in float32."""
     kind, options, tokenizer = MODELS[name]
-    suffix = "Model" if name in HEADLESS else "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-    if kind == "Chameleon":
-        suffix = "ForConditionalGeneration"
-    if kind in SEEING:
-        suffix = "ForConditionalGeneration"
-        options = {"text_config": options, "vision_config": SEEING[kind]}
-    model = made_model(kind, suffix, options).to(getattr(torch, dtype))
+    made = made_model(kind, "Model", options) if name in HEADLESS else writer(kind, options)
+    model = made.to(getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size=shards)
     save_tokenizer(tokenizer, folder)
     return model.float()
+
+
+def writer(kind: str, options: dict[str, Any]) -> Any:
+    """A random model that writes, with its tower if it sees."""
+    suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    if kind == "Chameleon" or kind in SEEING:
+        suffix = "ForConditionalGeneration"
+    if kind in SEEING:
+        options = {"text_config": options, "vision_config": SEEING[kind]}
+    return made_model(kind, suffix, options)
 
 
 def made_model(kind: str, suffix: str, options: dict[str, Any]) -> Any:

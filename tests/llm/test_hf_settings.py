@@ -139,6 +139,22 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "factor": 8.0, "attention_factor": stated}) for stated in (1.0, 1.2079, 1.7)},
     "another epsilon, deepseek": ("DeepseekV2", SHAPE | LATENT | {
         "q_lora_rank": 24, "n_group": 1, "rms_norm_eps": 1e-3}, "qwen2"),
+    "dense layers that rotate like others": varied(
+        "cohere2 moe", prefix_dense_sliding_window_pattern=2),
+    "bounds of a kind of layers": varied("mellum", head_dim=24, rope_parameters={
+        **folders.BOTH_ROPES, "full_attention": YARN | {"rope_theta": 1e4, "truncate": False}}),
+    "all layers have windows, muse": varied("muse-glimmer", layer_types=["sliding_attention"] * 4),
+    "a layer that does not rotate, granite": varied(
+        "granite windows", layer_rope_theta=[1e4, 0, 1e4, 1e4]),
+    **{f"a stretched base, {name}": varied(name, rope_parameters=PLAIN | {
+        "rope_type": "dynamic", "alpha": 30.0, "factor": 1.0})
+       for name in ("hunyuan", "hunyuan moe")},
+    "divisors of what does not rotate": varied(
+        "granitehybrid dense", rope_parameters=folders.LLAMA3),
+    "attention everywhere, qwen35": varied("qwen35", layer_types=["full_attention"] * 4),
+    "attention everywhere, lfm2": varied("lfm2", layer_types=["full_attention"] * 2),
+    "attention everywhere, nemotron_h": varied("nemotron_h moe", layers_block_type=[
+        "full_attention", "moe"]),
     "glm4 moe lite": ("Glm4MoeLite", SHAPE | LATENT | {
         "q_lora_rank": 24, "n_group": 1, "routed_scaling_factor": 1.8,
         "mlp_layer_types": ["dense", "sparse"]}, "llama3"),
@@ -156,13 +172,29 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "q_lora_rank": 24, "n_group": 2, "rope_parameters": YARN}, "qwen2"),
     "scale_attn_by_inverse_layer_idx": ("GPT2", folders.GPT | {
         "n_embd": 32, "n_positions": 64, "scale_attn_by_inverse_layer_idx": True}, "gpt2"),
+    "rope_interleave": varied("deepseek3", rope_interleave=False),
+    "mamba_hidden_act": varied("nemotron_h moe", mamba_hidden_act="gelu"),
+    "hidden_act.*xielu": varied("apertus", hidden_act="silu"),
+    "rope_theta.*attn_config": varied("dbrx", rope_parameters=PLAIN | {"rope_theta": 99.0}),
+    "use_bidirectional_attention": varied("gemma3", use_bidirectional_attention=True),
+    "altup_correct_scale": varied("gemma3n", altup_correct_scale=False),
+    "swiglu_alpha": varied("gpt-oss", swiglu_alpha=1.5),
+    "moe_router_logit_softcapping": varied("laguna", moe_router_logit_softcapping=0.3),
+    "sliding_window.*null": varied("minimax 01", sliding_window=5),
+    "layer_rope_theta": varied("granite windows", layer_rope_theta=[1e4, 9e3, 1e4, 1e4]),
+    "partial_rotary_factor.*qk_rope_head_dim": varied(
+        "deepseek3", rope_parameters=folders.LINEAR | {"partial_rotary_factor": 0.25}),
+    "mscale": varied("ling3", rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}),
+    "rope_parameters.*compress": varied("deepseek4", rope_parameters=folders.LLAMA3),
+    "use_bidirectional_attention.*gemma ": varied("gemma", use_bidirectional_attention=True),
+    "rope_parameters.*sliding_attention": varied("laguna", rope_parameters={
+        kind: YARN for kind in folders.BOTH_ROPES}),
     "alibi": ("Falcon", folders.NO_KV | {"alibi": True}, "gpt2"),
 }  # fmt: skip
 
 
 def save(folder: Path, kind: str, options: dict[str, Any], tokenizer: str) -> Any:
-    suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-    model = folders.made_model(kind, suffix, options)
+    model = folders.writer(kind, options)
     model.save_pretrained(folder)
     folders.save_tokenizer(tokenizer, folder)
     return model

@@ -60,7 +60,10 @@ class Model:
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
             keys = Keys(file)
-            self.config: ModelConfig = self.architecture.configure(keys.config(), keys)
+            config = self.architecture.configure(keys.config(), keys)
+            if config.recurrent is not None and not any(config.recurrent.layers):
+                config = replace(config, recurrent=None)  # attention in every layer
+            self.config: ModelConfig = config
             self.weights: Weights = load_weights(
                 file, self.architecture.table(self.config), unused=self.config.unused_tensors
             )

@@ -21,6 +21,12 @@ _GELUS = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python"}
 _SILUS = {"silu", "swish", "swiglu"}
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act",
                 "hidden_activation_function", "activation")  # fmt: skip
+_FIXED = {
+    "rope_interleave": (True,),
+    "mamba_hidden_act": ("silu",),
+    "use_bidirectional_attention": (False,),
+}
+"""Settings that are the same in all architectures but those whose `Family.fixed` has others."""
 # rotary embeddings as they are in training, or without an effect within its length
 _PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk", "xdrope"}
 
@@ -30,8 +36,14 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
 
     Raises FormatError for an activation or a rotary embedding that the architecture has not."""
     keys = dict(family.common(c))
-    keys |= dict(family.keys(c))
     _check_activation(family, c)
+    for name, allowed in {**_FIXED, **(family.fixed or {})}.items():
+        if name in c and c[name] not in allowed:
+            known = " or ".join(map(str, allowed)) or "null"
+            raise c.bad(
+                name, f"is {c[name]}; models of the architecture {family.arch} have {known}"
+            )
+    keys |= dict(family.keys(c))
     keys |= dict(_windows(family, c, keys))
     keys |= dict(_rope(c, keys))
     eps, own = c.get("rms_norm_eps"), family.latent_eps
@@ -120,10 +132,10 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
     if base and float(base) != 10000.0 and "rope.freq_base" not in keys:
         yield "rope.freq_base", float(base)
     kind = str(rope.get("rope_type") or "").lower()
-    if kind in ("dynamic", "ntk") and not rope.get("alpha"):  # with alpha it is another kind
+    if kind in ("dynamic", "ntk") and not rope.get("alpha"):  # which stretches the base once
         yield "rope.scaling.dynamic", True
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
-        truncates = bool(rope.get("truncate", True))
+        truncates = bool(c.rope.get("truncate", True))  # not of a kind of layers in transformers
         if truncates is (c.get("model_type") == "gpt_oss"):  # files of gpt-oss imply that it is off
             yield "rope.scaling.yarn_truncate", truncates
         magnitude = yarn_magnitude(c)
@@ -149,7 +161,13 @@ def rope_tensors(family: Family, c: Config, keys: dict[str, object]) -> list[tup
 
     Raises FormatError for a kind of scaling that the architecture has not."""
     tensors = list(family.extra(c))
+    if keys.get("rope.scaling.finetuned") is False:  # nothing rotates
+        return [t for t in tensors if not t[0].startswith("=rope_f")]
     kind = str(c.main_rope.get("rope_type") or "").lower()
+    local = str(c.rope_of("sliding_attention").get("rope_type") or "").lower()
+    if local not in _PLAIN:
+        raise c.bad("rope_parameters", f"of sliding_attention is {local!r}; layers with a window "
+                    "are not scaled")  # fmt: skip
     written = keys.get("rope.scaling.type") or "none"
     if kind in _PLAIN or (kind == written and kind in ("linear", "yarn")):
         return tensors

@@ -265,6 +265,8 @@ class Family:
     activation: str = "silu"
     """The activation of feed-forward layers; empty: config.json may have any, and `keys` says which
     or refuses it."""
+    fixed: Mapping[str, tuple[object, ...]] | None = None
+    """Settings, and the values that the architecture knows beside null; others are refused."""
     windows: Callable[[int], bool] | None = None
     """Whether a layer, by number, has the sliding window if the file does not say so; for classes
     that have a window beside the one in `keys`. None: other classes."""

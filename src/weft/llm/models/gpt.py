@@ -180,7 +180,8 @@ def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
         c = replace(c, norm_eps=0.0)
     windowed = keys.windowed(4, c.n_layer, first=True)
     none = replace(c.rope, n_dims=0)
-    rotates = (w or moe.is_dense(il) for il, w in enumerate(windowed))
+    usual = tuple(w or moe.is_dense(il) for il, w in enumerate(windowed))
+    rotates = keys.flags("attention.rope_pattern", c.n_layer) or usual
     return replace(c, windowed=windowed, ropes=tuple(c.rope if r else none for r in rotates))
 
 

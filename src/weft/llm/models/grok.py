@@ -82,14 +82,16 @@ _EPS_BEHIND = 1e-8
 
 
 def configure_muse(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets windows and the layers that rotate."""
+    """Sets windows and the layers that rotate: those with a window, unless
+    `attention.rope_pattern` says which."""
     windowed = keys.windowed(4, c.n_layer)
+    rotates = keys.flags("attention.rope_pattern", c.n_layer) or windowed
     local = replace(c.rope, freq_base=keys.local_rope(c).freq_base)
     none = replace(c.rope, n_dims=0)
     return replace(
         c,
         windowed=windowed if c.sliding_window else (),
-        ropes=tuple(local if w else none for w in windowed),
+        ropes=tuple(local if r else none for r in rotates),
     )
 
 

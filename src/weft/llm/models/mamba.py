@@ -25,7 +25,7 @@ from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear, norm
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, Attention, linear_rows
-from weft.llm.models.step import Step, convolve, require_recurrent, scan
+from weft.llm.models.step import Step, convolve, recurs, require_recurrent, scan
 from weft.llm.weights import Row, Weights, maybe, need
 
 _FALCON_EPS = 1e-6
@@ -213,17 +213,17 @@ class ConvolutionOrAttention(Attention):
     """A gated short convolution, or attention if the layer has key/value heads."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        r = require_recurrent(c)
-        if not r.layers[il]:
+        if not recurs(c, il):
             yield from super().rows(c, il)
             return
+        r = require_recurrent(c)
         yield from linear_rows(f"blk.{il}.shortconv.in_proj", c.n_embd, 3 * c.n_embd)
         yield need(f"blk.{il}.shortconv.conv.weight", r.d_conv, c.n_embd)
         yield maybe(f"blk.{il}.shortconv.conv.bias", c.n_embd)
         yield from linear_rows(f"blk.{il}.shortconv.out_proj", c.n_embd, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        if not require_recurrent(step.config).layers[il]:
+        if not recurs(step.config, il):
             return super().__call__(step, w, il, x)
         layer, n = w.layer(il), step.config.n_embd
         bcx = linear(layer, "shortconv.in_proj", x)

@@ -46,6 +46,10 @@ def _keys(c: Config) -> Pairs:
     if c.get("q_lora_rank") is not None:
         yield "attention.q_lora_rank", c["q_lora_rank"]
     rotated = c["qk_rope_head_dim"]
+    part = c.rope.get("partial_rotary_factor")
+    if part is not None and int(c.get("head_dim", rotated) * part) != rotated:
+        raise c.bad("partial_rotary_factor", f"is {part}; times head_dim it must be {rotated}, "
+                    "qk_rope_head_dim")  # fmt: skip
     yield "attention.kv_lora_rank", rank
     yield "attention.key_length", rank + rotated
     yield "attention.value_length", rank

@@ -66,6 +66,10 @@ def _n_hashed(c: Config) -> int:
 
 def _keys(c: Config) -> Pairs:
     rotated = c.get("qk_rope_head_dim")
+    for kind in ("main", "compress"):
+        scaled = c.rope_of(kind).get("rope_type")
+        if scaled not in (None, "default", "yarn"):
+            raise c.bad("rope_parameters", f"of {kind} is {scaled!r}; known are default and yarn")
     if rotated is None:
         rotated = int(c["head_dim"] * c.get("partial_rotary_factor", 64 / 512))
     yield "rope.dimension_count", rotated

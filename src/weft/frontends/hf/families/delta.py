@@ -226,6 +226,8 @@ def _ling_common(c: Config) -> Pairs:
 
 
 def _ling_keys(c: Config) -> Pairs:
+    if c.rope.get("mscale") != c.rope.get("mscale_all_dim"):
+        raise c.bad("rope_scaling", "must have the same mscale and mscale_all_dim here")
     for key, value, known in (
         ("no_kda_lora", True, "matrices of delta nets in one piece"),
         ("kda_safe_gate", True, "decays with a lower bound"),

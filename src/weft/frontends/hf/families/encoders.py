@@ -286,7 +286,8 @@ FAMILIES = {
     "neo-bert": Family("neo-bert", _neo_keys, change=_neo_change, vocab=word_pieces, activation=""),
     "llama-embed": replace(LLAMA["llama"], arch="llama-embed"),
     "gemma-embedding": replace(
-        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors,
+        GEMMA["gemma3"], fixed={"use_bidirectional_attention": (True,)},
+        arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors,
         windows=None,
     ),
     "bert": _BERT,

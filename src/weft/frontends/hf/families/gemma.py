@@ -256,7 +256,7 @@ def _vocab4(c: Config) -> Vocabulary:
 GEMMA4 = Family(
     "gemma4", _keys4, names=NORM_BEHIND, extra=_factors4, change=_change4, vocab=_vocab4,
     defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "num_kv_shared_layers": 0},
-    activation="gelu",
+    activation="gelu", fixed={"use_bidirectional_attention": (False, "vision")},
 )  # fmt: skip
 
 FAMILIES = {
@@ -303,7 +303,7 @@ FAMILIES = {
     "gemma3n": Family(
         "gemma3n", _keys3n, names=NORM_BEHIND, join=_streams3n, change=_change3n, vocab=_vocab3n,
         defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "rope_local_base_freq": 10000.0},
-        activation="gelu",
+        activation="gelu", fixed={"altup_correct_scale": (True,)},
     ),
     "gemma4": GEMMA4,
 }  # fmt: skip

@@ -227,6 +227,9 @@ def _cohere2moe_keys(c: Config) -> Pairs:
     width, n_shared = c["intermediate_size"], c.get("num_shared_experts", 0)
     yield "logit_scale", float(c["logit_scale"])
     yield from window_keys(c)
+    if c.get("prefix_dense_sliding_window_pattern", 1) != 1:  # dense layers rotate as others do
+        rotates = [kind == "sliding_attention" for kind in c["layer_types"]]
+        yield "attention.rope_pattern", rotates
     yield "vocab_size", c.count("vocab_size")
     yield "expert_feed_forward_length", width
     yield "leading_dense_block_count", n_dense

@@ -19,20 +19,23 @@ def _muse_keys(c: Config) -> Pairs:
     yield "final_logit_softcapping", float(c["final_logit_softcapping"])
     yield "logit_scale", float(c["output_multiplier"])
     yield from window_keys(c)
+    kinds, bases = c.get("layer_types") or (), c.get("layer_rope_theta") or ()
+    rotates = [bool(base) for base in bases]
+    if rotates and rotates != [kind == "sliding_attention" for kind in kinds]:
+        yield "attention.rope_pattern", rotates
 
 
 def _muse_change(c: Config, name: str, values: Values) -> Named:
+    """The gains of queries and keys, which are a number, stand in front of the queries."""
+    layer = re.fullmatch(r".*layers\.(\d+)\.self_attn\.q_proj\.weight", name)
+    if layer:
+        for part, gain in (("q", float(c["qk_scale_factor"])), ("k", 1.0)):
+            array = np.full(c.head_dim, gain, np.float32)
+            norm = f"=blk.{layer[1]}.attn_{part}_norm.weight"
+            yield norm, Values(array.shape, "f32", array.copy)
     if name.endswith("layernorm.weight"):
         values = values.through(lambda x: x + 1)
     yield name, values
-
-
-def _muse_heads(c: Config) -> Named:
-    """The gains of queries and keys, which are a number."""
-    for il in range(c.n_layer):
-        for part, gain in (("q", float(c["qk_scale_factor"])), ("k", 1.0)):
-            array = np.full(c.head_dim, gain, np.float32)
-            yield f"=blk.{il}.attn_{part}_norm.weight", Values(array.shape, "f32", array.copy)
 
 
 def _muse_vocab(c: Config) -> Vocabulary:
@@ -77,7 +80,7 @@ def _talkie_change(c: Config, name: str, values: Values) -> Named:
 
 FAMILIES = {
     "muse-glimmer": Family(
-        "muse-glimmer", _muse_keys, change=_muse_change, extra=_muse_heads, vocab=_muse_vocab,
+        "muse-glimmer", _muse_keys, change=_muse_change, vocab=_muse_vocab,
         defaults=ROTARY, adjacent=True, names={
             "post_attention_layernorm": "post_attention_norm",
             "pre_feedforward_layernorm": "ffn_norm",

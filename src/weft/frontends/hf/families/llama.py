@@ -283,11 +283,17 @@ def granite_keys(c: Config) -> Pairs:
 
 
 def _granite_swa_keys(c: Config) -> Pairs:
-    yield from granite_keys(c)
+    pairs = [*granite_keys(c)]
+    widths = [pair for pair in pairs if pair[0].endswith("feed_forward_length")]  # come last
+    yield from (pair for pair in pairs if pair not in widths)
     yield from window_keys(c, lambda il: il % 4 != 0)
-    rotates = c.get("no_rope_layers")
-    if rotates:
-        yield "attention.rope_pattern", [bool(r) for r in rotates]
+    bases, rotates = c.get("layer_rope_theta") or (), c.get("no_rope_layers")
+    others = {float(base) for base in bases if base} - {float(c.main_rope.get("rope_theta", 0.0))}
+    if others:
+        raise c.bad("layer_rope_theta", f"has {others.pop()} beside rope_theta, which weft lacks")
+    if rotates or not all(bases):  # a base of 0: the layer does not rotate
+        yield "attention.rope_pattern", [bool(r) for r in rotates or bases]
+    yield from widths
 
 
 def _named_sinks(c: Config, name: str, values: Values) -> Named:
@@ -406,7 +412,7 @@ FAMILIES = {
     ),
     "apertus": Family(
         "apertus", llama_keys, first=_xielu_keys, change=_without_xielu, extra=llama3_factors,
-        vocab=llama, defaults={"rope_theta": 12e6}, activation="",
+        vocab=llama, defaults={"rope_theta": 12e6}, activation="xielu",
     ),
     "jais2": Family("jais2", head_keys, defaults=ROTARY, activation="relu2"),
     "bitnet": Family(

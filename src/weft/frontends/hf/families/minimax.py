@@ -23,9 +23,10 @@ def _keys(c: Config) -> Pairs:
         if abs(float(c.get(key, value)) - value) > 1e-6:
             raise c.bad(key, f"is {c[key]}, which must be {value} here")
     width, n_shared = c["intermediate_size"], c.get("n_shared_experts", 1)
-    part = c.rope.get("partial_rotary_factor", 1.0)
+    part = c.rope.get("partial_rotary_factor")
+    n_rotated = c.get("rotary_dim", c.head_dim) if part is None else int(c.head_dim * part)
     yield "expert_feed_forward_length", width
-    yield "rope.dimension_count", c.get("rotary_dim", int(c.head_dim * part))
+    yield "rope.dimension_count", n_rotated
     yield "expert_gating_func", 2
     yield "expert_shared_count", n_shared
     if c.get("shared_intermediate_size", width) != width:

@@ -64,29 +64,26 @@ def _hunyuan_keys(c: Config) -> Pairs:
                 raise c.bad(names[0], "differs between layers, which weft does not know")
             value = value[0]
         yield key, 1 if value is None else value
-    yield from _stretched_rope(c)
+    yield from _stretched(c)
 
 
-_TRAINED = 1 << 18
-"""The length of texts that Hunyuan's models know; config.json says another one."""
+_LONG = 256 * 1024
+"""The context of Hunyuan's models, whose config.json may say an eighth of it."""
 
 
-def _stretched_rope(c: Config) -> Pairs:
-    """The base of a rotary embedding that `alpha` stretches. Its type is called dynamic, but it
-    does not depend on the length of the text."""
-    alpha, kind, d = c.rope.get("alpha"), c.rope.get("rope_type"), c.head_dim
-    if kind == "xdrope" or (kind == "dynamic" and alpha and d < 4):
-        raise c.bad("rope_scaling", f"is {kind!r} with heads of {d}, which weft does not know here")
-    if kind != "dynamic" or not alpha:
+def _stretched(c: Config) -> Pairs:
+    """The base of the rotary embedding, stretched by a fixed `alpha`."""
+    alpha, d, base = c.rope.get("alpha"), c.head_dim, float(c.rope.get("rope_theta", 10000.0))
+    if c.rope.get("rope_type") not in ("dynamic", "xdrope") or not alpha:
         return
-    base = float(c.rope.get("rope_theta", 10000.0))
+    if d < 4:
+        raise c.bad("head_dim", f"is {d}; a head that rotates has 4 elements or more")
     yield "rope.freq_base", base * float(alpha) ** (d / (d - 2))
     yield "rope.scaling.type", "none"
     yield "rope.scaling.factor", 1.0
-    length = c["max_position_embeddings"]
-    length = _TRAINED if length in (1 << 15, _TRAINED) else length
-    yield "rope.scaling.original_context_length", length
-    yield "context_length", length
+    if c.get("max_position_embeddings") in (_LONG // 8, _LONG):
+        yield "rope.scaling.original_context_length", _LONG
+        yield "context_length", _LONG
 
 
 _AXES = ("xdrope_section", "mrope_section")
@@ -106,9 +103,9 @@ def _hunyuan_images(c: Config) -> Pairs:
     if not isinstance(sections, list) or len(sections) != 4:
         raise c.bad("rope_scaling", f"has the sections {sections!r}; weft computes four of them")
     yield "rope.dimension_sections", [int(n) for n in sections]
-    yield "rope.scaling.alpha", float(c.rope.get("alpha") or 0.0)
     yield "rope.scaling.type", "none"
     yield "rope.scaling.factor", float(c.rope.get("factor") or 1.0)
+    yield "rope.scaling.alpha", float(c.rope.get("alpha") or 0.0)
     yield "rope.scaling.original_context_length", c["max_position_embeddings"]
 
 
@@ -213,7 +210,10 @@ def _dbrx_keys(c: Config) -> Pairs:
     yield "feed_forward_length", layer["ffn_hidden_size"]
     yield "attention.head_count", c.n_head
     yield "attention.head_count_kv", attention["kv_n_heads"]
-    yield "rope.freq_base", float(attention["rope_theta"])
+    base = attention["rope_theta"]
+    if c.rope.get("rope_theta", base) != base:
+        raise c.bad("rope_theta", f"is {c.rope['rope_theta']}, and {base} in attn_config")
+    yield "rope.freq_base", float(base)
     yield "attention.clamp_kqv", float(attention["clip_qkv"])
     yield "expert_count", layer["moe_num_experts"]
     yield "expert_used_count", layer["moe_top_k"]
@@ -270,9 +270,19 @@ def _glm_keys(c: Config) -> Pairs:
 
 def _chat_vocab(c: Config) -> Vocabulary:
     """The same without a BOS of its own."""
+    yield from _named(c, eos="<|endoftext|>", eot="<|user|>", unk="<|endoftext|>")
+
+
+def _solar_vocab(c: Config) -> Vocabulary:
+    ends = dict.fromkeys(("eos", "eot"), "<|endoftext|>")
+    yield from _named(c, **ends, unk="<unk>", bos="<|startoftext|>")
+
+
+def _named(c: Config, **tokens: str) -> Vocabulary:
+    """A vocabulary of bytes whose special tokens of these kinds are known by their texts."""
     special = SpecialTokens(c, merges=True)
     yield from (pair for pair in bpe(c) if not pair[0].startswith(SPECIAL_KEYS))
-    for kind, text in (("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>")):
+    for kind, text in tokens.items():
         special.set(kind, token_id(c, text))
     yield from special.keys()
 
@@ -417,7 +427,7 @@ def _llama4_change(c: Config, name: str, values: Values) -> Named:
 FAMILIES = {
     "minimax-01": Family(
         "minimax-01", _lightning_keys, change=_lightning_change, names=_LIGHTNING,
-        defaults={"rope_theta": 1e6}, experts=("w1", "w2", "w3"),
+        defaults={"rope_theta": 1e6}, experts=("w1", "w2", "w3"), fixed={"sliding_window": ()},
     ),
     "grovemoe": Family(
         "grovemoe", _grove_keys, join=_grove_join, defaults=ROTARY, names={
@@ -438,7 +448,7 @@ FAMILIES = {
         vocab=glm_moe_vocab, defaults={**ROTARY, "head_dim": 128},
     ),
     "hunyuan-dense": Family(
-        "hunyuan-dense", _stretched_rope, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
+        "hunyuan-dense", _stretched, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
     "hunyuan-moe": Family(
         "hunyuan-moe", _hunyuan_keys, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
@@ -461,17 +471,19 @@ FAMILIES = {
     "chatglm": Family("chatglm", common=_chat_keys, vocab=_chat_vocab, defaults=_PARTIAL),
     "glm4": Family("glm4", _glm_keys, vocab=glm_vocab, defaults={**_PARTIAL, "head_dim": 128}),
     "glm4v": Family(
-        "glm4", _glm_keys, common=drafting, vocab=glm_vocab, change=_glm_halves, defaults=_PARTIAL,
+        "glm4", _glm_keys, common=drafting, vocab=glm_vocab, change=_glm_halves,
+        defaults={**ROTARY, "partial_rotary_factor": 1.0},
     ),
     "solar_open": Family(
         "glm4moe", _solar_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
+        vocab=_solar_vocab,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),
     "maincoder": Family("maincoder", head_keys, defaults=DERIVED),
     "gpt-oss": Family(
         "gpt-oss", _keys, change=_change, names=NORM_BEHIND,
         defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},
-        windows=lambda il: il % 2 != 1,
+        windows=lambda il: il % 2 != 1, fixed={"swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
     ),
     "llama4": Family(
         "llama4", _llama4_keys, common=_common, change=_llama4_change, extra=llama3_factors,

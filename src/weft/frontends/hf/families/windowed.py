@@ -151,6 +151,13 @@ def _step_kinds(c: Config) -> list[str]:
 
 def _step_keys(c: Config) -> Pairs:
     kinds, other = _step_kinds(c), c.get("attention_other_setting") or {}
+    for kind, usual in (("full_attention", 0.5), ("sliding_attention", 1.0)):
+        part = c.rope_of(kind).get("partial_rotary_factor", 1.0)
+        if c.rope_of("full_attention") and part != usual:
+            raise c.bad("partial_rotary_factor", f"is {part}, which must be {usual} for {kind}")
+    scalar = c.get("query_pre_attn_scalar", c.head_dim)
+    if scalar != c.head_dim:
+        raise c.bad("query_pre_attn_scalar", f"is {scalar}, which must be head_dim, {c.head_dim}")
     n_head, n_kv = c.n_head, c.first("num_attention_groups", "num_key_value_heads")
     few = (
         other.get("num_attention_heads") or c.get("num_sliding_attention_heads") or n_head,
@@ -285,6 +292,7 @@ FAMILIES = {
         "laguna", _laguna_keys, change=split_experts,
         defaults={"head_dim": 128, "moe_routed_scaling_factor": 1.0},
         experts=("gate_proj", "up_proj", "down_proj"), windows=lambda il: il % 4 != 0,
+        fixed={"moe_router_logit_softcapping": (0.0,)},
     ),
     "mimo2": Family(
         "mimo2", _mimo_keys, change=_mimo_change, defaults={"rope_theta": 5e6}, norm_topk=True,
