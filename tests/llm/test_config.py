@@ -10,8 +10,9 @@ import pytest
 from tests.llm.tiny import metadata, write_model
 from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
-from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import read_config
+from weft.llm.config_parts import MoeConfig
 
 
 def read(tmp_path: Path, **changes: object) -> ModelConfig:

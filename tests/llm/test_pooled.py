@@ -24,7 +24,7 @@ from weft.llm.cache.kv_cache import cache_bytes
 from weft.llm.cache.snapshots import cut, keep_text, put_text, read_checkpoint, share
 from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
-from weft.llm.config import NgramConfig
+from weft.llm.config_parts import NgramConfig
 from weft.llm.model import Model
 
 TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 30)]

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.steps import Step
-    from weft.llm.config import (
+    from weft.llm.config import ModelConfig, Pooling
+    from weft.llm.config_parts import (
         BlockConfig,
         CompressionConfig,
         DiffusionConfig,
@@ -57,10 +58,8 @@ if TYPE_CHECKING:
         HyperConfig,
         IndexerConfig,
         MlaConfig,
-        ModelConfig,
         MoeConfig,
         NgramConfig,
-        Pooling,
         RecurrentConfig,
         RopeConfig,
         RopeScaling,
@@ -123,10 +122,11 @@ _HOMES = {
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
-    "weft.llm.config": (
+    "weft.llm.config": ("ModelConfig", "Pooling"),
+    "weft.llm.config_parts": (
         "BlockConfig", "CompressionConfig", "DiffusionConfig", "DraftConfig", "HyperConfig",
-        "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "NgramConfig", "Pooling",
-        "RecurrentConfig", "RopeConfig", "RopeScaling", "SwitchConfig", "Temperature",
+        "IndexerConfig", "MlaConfig", "MoeConfig", "NgramConfig", "RecurrentConfig", "RopeConfig",
+        "RopeScaling", "SwitchConfig", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.planning.draft_options": ("DraftOptions",),

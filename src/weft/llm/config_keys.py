@@ -14,7 +14,8 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
-from weft.llm.config import ModelConfig, MoeConfig, Pooling, RopeConfig, RopeScaling
+from weft.llm.config import ModelConfig, Pooling
+from weft.llm.config_parts import MoeConfig, RopeConfig, RopeScaling
 
 
 class Keys:

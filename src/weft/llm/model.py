@@ -325,7 +325,7 @@ class Model:
         if drafts is not None and (width := drafts.n_in(fused=fused)):
             states_in = G.input("states_in", (n_tokens, width), "f32")
             step = replace(step, states_in=states_in, fused=fused)
-        chosen = self.config.blocks
+        chosen = self.config.chosen_blocks
         if chosen is not None and chosen.chooses(cache.size):
             n_blocks = chosen.n_blocks(cache.size)
             places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")

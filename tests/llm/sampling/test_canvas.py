@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm import SamplingParams
-from weft.llm.config import DiffusionConfig
+from weft.llm.config_parts import DiffusionConfig
 from weft.llm.sampling.diffusion import LENGTH, Canvas, n_computed
 from weft.llm.sampling.params import ALGORITHMS
 

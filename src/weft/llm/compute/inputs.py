@@ -14,7 +14,8 @@ from weft.llm.cache.cells import BlockCells, Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.rollback import BlockPlaces, Places
-from weft.llm.config import BlockConfig, ModelConfig, NgramConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_parts import BlockConfig, NgramConfig
 from weft.native import _native
 from weft.program import Program
 
@@ -122,8 +123,8 @@ class Inputs:
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
         if self._distances is not None:
             self._write_distances(ubatch, self._distances)
-        if "places" in views and self._config.blocks is not None:
-            self._write_places(ubatch, self._config.blocks)
+        if "places" in views and self._config.chosen_blocks is not None:
+            self._write_places(ubatch, self._config.chosen_blocks)
         if "ngram_rows" in views and self._config.ngrams is not None:
             self._write_ngrams(ubatch, self._config.ngrams)
         for name in self._sent:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.llm.compute.batch import Batch, Outputs
 from weft.llm.compute.context import Context
-from weft.llm.config import DraftConfig
+from weft.llm.config_parts import DraftConfig
 from weft.records import dataclass
 
 MOST_STATES = 512

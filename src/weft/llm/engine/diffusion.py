@@ -18,7 +18,7 @@ from weft.bounds import DIFFUSION_TOKENS
 from weft.errors import ContextError, ContextFull
 from weft.llm.compute.context import Context
 from weft.llm.compute.steps import Step
-from weft.llm.config import DiffusionConfig
+from weft.llm.config_parts import DiffusionConfig
 from weft.llm.engine.batches import StepBatch
 from weft.llm.engine.request import Reason, Request, Ticket
 from weft.llm.engine.slots import Slot

@@ -13,7 +13,8 @@ from weft.errors import FormatError
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache, rotated_block
-from weft.llm.config import ModelConfig, RopeConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_parts import RopeConfig
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
@@ -206,7 +207,7 @@ def shift_keys(
     shifted = []
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
-        index = c.indexer or c.blocks
+        index = c.indexer or c.chosen_blocks
         if index is not None and index.layers[il]:
             shifted.append(_shift_indexer(c, index.head_dim, mode, w, cache, il, full_shift))
         if r.n_dims == 0 or c.n_head_kv(il) == 0:

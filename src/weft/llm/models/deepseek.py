@@ -10,8 +10,9 @@ from functools import partial
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import IndexerConfig, MlaConfig, ModelConfig, RopeConfig, Temperature
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import IndexerConfig, MlaConfig, RopeConfig, Temperature
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import layer_norm, linear, norm

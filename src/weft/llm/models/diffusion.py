@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.graph import RopeMode
-from weft.llm.config import DiffusionConfig, ModelConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import DiffusionConfig
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, Attention

@@ -15,8 +15,9 @@ from weft import graph as G
 from weft.errors import ContextError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import MlaConfig, ModelConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import MlaConfig
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
 from weft.llm.models.deepseek import (

@@ -9,8 +9,9 @@ from typing import Literal
 from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import MoeConfig
 from weft.llm.models.common import adapted, linear, norm
 from weft.llm.models.parts import FusedGated, Gated, Mlp, Part, linear_rows
 from weft.llm.models.step import Step

@@ -8,8 +8,9 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, MoeConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import MoeConfig
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.experts import Experts, require_experts
 from weft.llm.models.parts import (

@@ -14,8 +14,9 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, RecurrentConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import RecurrentConfig
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear

@@ -21,8 +21,9 @@ from collections.abc import Iterator
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
-from weft.llm.config import HyperConfig, ModelConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import HyperConfig
 from weft.llm.models.common import linear
 from weft.llm.models.parts import linear_rows
 from weft.llm.models.step import Step

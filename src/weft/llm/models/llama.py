@@ -9,8 +9,9 @@ from itertools import pairwise
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, Temperature
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import Temperature
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear

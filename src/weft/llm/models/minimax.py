@@ -17,8 +17,9 @@ from functools import partial
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import BlockConfig, ModelConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import BlockConfig
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
@@ -48,13 +49,13 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
         raise keys.bad("attention.indexer.head_count", n_head, f"the {n_kv} key heads of a layer")
     if c.rope.n_dims > blocks.head_dim:
         raise keys.bad("attention.indexer.key_length", blocks.head_dim, "at least what rotates")
-    return replace(c, blocks=blocks, head_dim_v=c.head_dim_v + blocks.head_dim // n_kv)
+    return replace(c, chosen_blocks=blocks, head_dim_v=c.head_dim_v + blocks.head_dim // n_kv)
 
 
 def blocks_of(c: ModelConfig) -> BlockConfig:
     """The blocks, which `configure` has set."""
-    assert c.blocks is not None
-    return c.blocks
+    assert c.chosen_blocks is not None
+    return c.chosen_blocks
 
 
 class BlockAttention:

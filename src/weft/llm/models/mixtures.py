@@ -10,8 +10,9 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, RecurrentConfig, Temperature
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import RecurrentConfig, Temperature
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear

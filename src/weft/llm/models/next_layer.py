@@ -21,8 +21,9 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
-from weft.llm.config import DraftConfig, ModelConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import DraftConfig
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.parts import linear_rows

@@ -19,8 +19,9 @@ import numpy as np
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, NgramConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import NgramConfig
 from weft.llm.models.common import linear
 from weft.llm.models.hyper import grouped, hyper
 from weft.llm.models.parts import linear_rows

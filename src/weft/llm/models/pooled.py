@@ -29,8 +29,9 @@ from weft.errors import ContextError, FormatError
 from weft.graph import RopeMode
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
-from weft.llm.config import CompressionConfig, HyperConfig, IndexerConfig, ModelConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import CompressionConfig, HyperConfig, IndexerConfig
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import layer_norm, linear

@@ -18,8 +18,9 @@ from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, RecurrentConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import RecurrentConfig
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.common import linear
 from weft.llm.models.parts import LAYER, linear_rows, squared_relu

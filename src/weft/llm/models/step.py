@@ -15,7 +15,8 @@ from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.cache.cells import BlockCells
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.config import ModelConfig, RecurrentConfig
+from weft.llm.config import ModelConfig
+from weft.llm.config_parts import RecurrentConfig
 from weft.records import dataclass
 
 

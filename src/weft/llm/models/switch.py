@@ -22,8 +22,9 @@ from weft import graph as G
 from weft.errors import ContextError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, SwitchConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import SwitchConfig
 from weft.llm.models import common
 from weft.llm.models.architecture import scaled
 from weft.llm.models.common import linear

@@ -9,8 +9,9 @@ from functools import partial
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig, RopeConfig
+from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.config_parts import RopeConfig
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts, LimitedHalves, halves_limits, require_experts

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.config import DiffusionConfig
+from weft.llm.config_parts import DiffusionConfig
 from weft.llm.sampling.candidates import Running
 from weft.llm.sampling.params import SamplingParams
 from weft.llm.sampling.sampler import Sampler, of_order
