@@ -103,7 +103,7 @@ def test_layers_of_a_range_alone(files: Files) -> None:
 
 
 MODELS = OTHERS | {name: RELATIVES[name] for name in ("gemma3n", "gemma4", "llama4")}
-LAYERS = {"hrm_text": 1}
+LAYERS = {"graniteswitch": 1, "hrm_text": 1}
 """Layers at which models with another number of these are looked at; the others at the last."""
 
 

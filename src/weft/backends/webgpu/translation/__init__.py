@@ -14,7 +14,7 @@ WGSL has no pointers into buffers. A pointer is a number of bytes, and its buffe
 code is translated: a function is translated once for each choice of buffers that it is called with.
 """
 
-from weft.backends.webgpu.translation.module import Module, translate
+from weft.backends.webgpu.translation.module import translate
 from weft.backends.webgpu.translation.types import TranslationError
 
-__all__ = ["Module", "TranslationError", "translate"]
+__all__ = ["TranslationError", "translate"]

@@ -27,10 +27,10 @@ def translate(
     buffers become the nearest number of 32 bits.
 
     Raises TranslationError for what is not known, with file and line."""
-    return Module(source, defines, tuple(group), wide=wide).kernel(kernel, local_bytes)
+    return Translation(source, defines, tuple(group), wide=wide).kernel(kernel, local_bytes)
 
 
-class Module(Source):
+class Translation(Source):
     """Translates a kernel and the functions that it calls."""
 
     def __init__(
