@@ -99,8 +99,8 @@ def test_what_failed_is_not_tried_again() -> None:
 
 def test_a_fallback_that_nobody_knows() -> None:
     """An error at once, not when it is needed."""
-    with pytest.raises(weft.DeviceError, match="unknown backend 'gpu'; known backends: "):
-        Context(Model.open(MODEL), 64, **OPTIONS, devices=["cpu"], fallback=["gpu"])
+    with pytest.raises(weft.DeviceError, match="unknown backend 'tpu'; known backends: "):
+        Context(Model.open(MODEL), 64, **OPTIONS, devices=["cpu"], fallback=["tpu"])
     with pytest.raises(weft.ScheduleError, match="list of devices is empty; name one"):
         Context(Model.open(MODEL), 64, **OPTIONS, devices=[])
 
