@@ -64,8 +64,8 @@ def test_a_name_of_the_package_stays_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(DeviceError, match=r"unknown backend 'gpu'; known backends: .*reference"):
-        make_backend("gpu:0")
+    with pytest.raises(DeviceError, match=r"unknown backend 'tpu'; known backends: .*reference"):
+        make_backend("tpu:0")
 
 
 def test_a_colon_without_a_number() -> None:

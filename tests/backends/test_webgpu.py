@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import weft
-from tests.backend_suite import BackendSuite
+from tests.backend_suite import BackendSuite, _alone
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
-from weft.backends.cases import Case
-from weft.errors import OutOfMemoryError
+from weft.backends.cases import Case, all_cases
+from weft.backends.webgpu import devices, library
+from weft.errors import DeviceError, OutOfMemoryError
+from weft.execute.trial import run_case
 from weft.llm import Context, Model
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
@@ -69,8 +77,9 @@ def test_bytes_that_are_no_words() -> None:
         data = rng.integers(1, 256, n, np.uint8)
         memory.write(start, data)
         want[start : start + n] = data
-    assert memory.copy_from(33, memory, 2, 7)
-    want[33:40] = want[2:9]
+    for to, at, n in ((33, 2, 7), (8, 4, 20), (4, 12, 16)):  # the last two overlap
+        assert memory.copy_from(to, memory, at, n)
+        want[to : to + n] = want[at : at + n].copy()
     np.testing.assert_array_equal(memory.read(0, 64), want)
     np.testing.assert_array_equal(memory.read(5, 9), want[5:14])
 
@@ -115,3 +124,134 @@ def test_a_model(n_gpu_layers: int) -> None:
         context.decode([8], outputs="all")[0],
         Context(model, 32, **options).decode([*tokens, 8])[0], atol=2e-3, rtol=2e-3,
     )  # fmt: skip
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["wgpu", "pycparser"])
+def test_a_missing_package_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    for package in ("wgpu", "pycparser"):
+        monkeypatch.setitem(sys.modules, package, None if package == missing else sys)
+    library.library.cache_clear()
+    with pytest.raises(DeviceError, match=rf"package '{missing}'.*'weft\[gpu\]'"):
+        library.library()
+    library.library.cache_clear()
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, n_buffers: int) -> None:
+    """Lets the first device have fewer buffers in a kernel."""
+    found = webgpu().device
+    few = found.limits | {"max-storage-buffers-per-shader-stage": n_buffers}
+    monkeypatch.setattr(devices, "find_devices", lambda: (replace(found, limits=few),))
+
+
+def test_kernels_of_more_buffers_than_the_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their ops are refused, and others run."""
+    limited(monkeypatch, 8)
+    device, refused, ran = webgpu(), set(), set()
+    some = ("INDEX_PUT", "ROPE_SET_ROWS", "RWKV_WKV6", "RWKV_WKV7", "SSM_SCAN")
+    for case in all_cases():
+        if case.op in some and case.op not in refused | ran:
+            support = device.supports_op(case.node())
+            if "buffers" in support.why:
+                refused.add(case.op)
+            elif support:
+                run_case(case, _alone(device))
+                ran.add(case.op)
+    assert refused == {"INDEX_PUT", "RWKV_WKV7", "SSM_SCAN"}
+    assert refused | ran == set(some)
+    limited(monkeypatch, 7)
+    with pytest.raises(DeviceError, match="cannot be used: its kernels read 7 buffers"):
+        make_backend("webgpu")
+
+
+def test_buffers_end_where_32_bits_do() -> None:
+    found = webgpu().device
+    large = {"max-storage-buffer-binding-size": 1 << 32, "max-buffer-size": 1 << 40}
+    assert replace(found, limits=large).max_buffer == (1 << 31) - 4
+
+
+def test_the_largest_buffer_is_usable() -> None:
+    """A kernel reads the last element of a block as large as the device takes."""
+    driver = webgpu().driver
+    n = driver.device.max_buffer
+    if n > 1 << 28:
+        pytest.skip(f"buffers of {n} bytes take long")
+    buffer = driver.create(n)
+    driver.write(buffer, n - 3, np.array([1, 2, 3], np.uint8))
+    assert driver.read_bytes(buffer, n - 4, 4).tolist() == [0, 1, 2, 3]
+
+
+def peak() -> int:
+    """The most bytes of memory that this process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def test_writes_are_not_kept_until_work_starts() -> None:
+    """Loading a model takes the memory of a few writes on the host."""
+    driver = webgpu().driver
+    buffer, data = driver.create(32 << 20), np.ones(32 << 20, np.uint8)
+    before = peak()
+    for _ in range(12):
+        driver.write(buffer, 0, data)
+    driver.wait()
+    assert peak() - before < 200 << 20
+
+
+def roots(device: Backend) -> weft.Session:
+    y = g.sqrt(weft.input("x", (weft.Sym("n", 1, 64), 8))).as_output("y")
+    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], offload=True))
+
+
+def test_several_threads() -> None:
+    device, wrong = webgpu(), []
+
+    def work(k: int) -> None:
+        session = roots(device)
+        for n in range(1, 30):
+            x = np.full((n, 8), float(k), np.float32)
+            if not np.array_equal(session.run({"x": x})["y"], np.sqrt(x)):
+                wrong.append((k, n))
+
+    threads = [Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_lost_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the device; a fallback goes on with the same tokens."""
+    options = {"n_threads": 1, "activations": "f32", "n_gpu_layers": 99}
+    model, device = Model.open(DEMO), webgpu()
+    want = Context(model, 32, devices=["cpu"], n_threads=1, activations="f32")
+    alone = Context(model, 32, devices=[device, "cpu"], **options)
+    safe = Context(model, 32, devices=[device, "cpu"], fallback=["cpu"], **options)
+    for context in (want, alone, safe):
+        context.decode([1, 5, 9])
+    device.driver._device.destroy()
+    with pytest.raises(DeviceError, match=r"split 1 on webgpu .*lost"):
+        alone.decode([4])
+    with pytest.warns(RuntimeWarning, match="going on with cpu: split 1 on webgpu"):
+        got = safe.decode([4])
+    np.testing.assert_allclose(got, want.decode([4]), atol=2e-3)
+    assert safe.fell_back
+
+
+def test_a_forked_process_is_told() -> None:
+    driver = webgpu().driver
+    driver.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(5)
+        try:
+            driver.wait()
+        except DeviceError as error:
+            os._exit("spawn" not in str(error))
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0

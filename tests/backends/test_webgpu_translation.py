@@ -168,3 +168,21 @@ def test_functions_at_their_limits(driver: Driver) -> None:
         with np.errstate(all="ignore"):
             want = function(x.astype(np.float64)).astype(np.float32)
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=1e-6, err_msg=name)
+
+
+def test_more_groups_than_a_dimension_has(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second part of a grid knows its groups as the first does."""
+    import weft.backends.webgpu.driver as module
+
+    source = """__kernel void f(__global uchar* out) {
+  ((__global int*)out)[get_global_id(0)] = get_group_id(0) * 10 + get_local_id(0);
+}"""
+    code = translate(COMMON + source, (), "f", (2,), 0)
+    monkeypatch.setattr(module, "translated", lambda *_: code)
+    n = 66_000
+    out, kernel = driver.create(8 * n), driver.kernel("groups", (), "f")
+    kernel.bind([out])
+    driver.launch(*driver.prepared(kernel, (n,), (2,), None))
+    got = driver.read_bytes(out, 0, 8 * n).view(np.int32).reshape(n, 2)
+    np.testing.assert_array_equal(got[:, 0], np.arange(n) * 10)
+    np.testing.assert_array_equal(got[:, 1], np.arange(n) * 10 + 1)

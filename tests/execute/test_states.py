@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
+from tests.backends.webgpu_device import webgpu
 from tests.execute.stub_devices import Device, Faulty, cpu
 from weft import graph as g
 from weft.errors import DeviceError, GraphError, ProgramError
@@ -35,6 +36,7 @@ def _devices() -> list[Any]:
         pytest.param(lambda: ["reference"], id="reference"),
         pytest.param(lambda: [Device("gpu"), cpu()], id="own memory"),
         pytest.param(lambda: [opencl(), "cpu"], id="opencl"),
+        pytest.param(lambda: [webgpu(), "cpu"], id="webgpu"),
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.backends.opencl_device import opencl
+from tests.backends.webgpu_device import webgpu
 from tests.conftest import ROOT
 from tests.cuda_shim import compiler
 from tests.targets import BEST, DERIVED, TARGETS, WHOLE, own_ops
@@ -158,6 +159,14 @@ def test_ops_on_opencl(vectors: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_models_on_opencl(vectors: Path, folder: str) -> None:
     _check("models", vectors / "models" / folder, _opencl())
+
+
+# ---- WebGPU --------------------------------------------------------------------------------------
+
+
+def test_sample_models_on_webgpu() -> None:
+    webgpu()  # skips where there is no device
+    _check("models", SAMPLE / "models" / "archs", Options("webgpu"))
 
 
 # ---- CUDA's kernels on this processor ------------------------------------------------------------

@@ -41,21 +41,27 @@ class WebGPUBackend(KernelBackend):
         if memory is None and device.kind != "GPU":
             capacity = available_bytes() or _CAPACITY
         blocks = DeviceBufferType(
-            driver, f"WebGPU{device.number}", capacity, device.max_buffer - 16, 256
+            driver, f"WebGPU{device.number}", capacity, device.max_buffer, 256
         )
         self.has_wide = device.has_wide
         use_planes = device.kind in ("GPU", "IGPU") if planes is None else planes
         super().__init__(driver, device.kind, blocks, limits_for(device), limits, use_planes)
 
     def supports_op(self, node: Tensor) -> Support:
-        """Supports the nodes for which there are kernels; those that compute with integers of 64
-        bits only if the device does."""
+        """Supports the nodes for which there are kernels, if the device has the integers of 64 bits
+        and the number of buffers that they need."""
+        needed = _BUFFERS.get(node.op.name, 0)
+        if needed > self.device.n_buffers:
+            why = f"{self.device.name} has {self.device.n_buffers}"
+            return Support(False, f"{node.op} on {self.name}: needs {needed} buffers, {why}")
         if not self.has_wide and _computes_wide(node):
             why = f"{self.device.name} has no integers of 64 bits (shader-int64)"
             return Support(False, f"{node.op} on {self.name}: {why}")
         return super().supports_op(node)
 
 
+_BUFFERS = {"INDEX_PUT": 9, "RWKV_WKV7": 9, "SSM_SCAN": 10}
+"""The buffers of kernels that have more than 8, with the one of arguments."""
 _OF_NUMBERS = ("BINARY", "CONVERT", "CUMULATE", "MAP", "REDUCE")
 _READING_NUMBERS = (*_OF_NUMBERS, "ARG_REDUCE", "CUMULATE_ARG", "PAD_ND", "SEARCH_SORTED",
                     "SORT_INDICES")  # fmt: skip

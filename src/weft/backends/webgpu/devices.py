@@ -37,9 +37,10 @@ class Found:
 
     @property
     def max_buffer(self) -> int:
-        """Bytes of the largest buffer that a kernel can read."""
+        """Bytes of the largest buffer that a kernel can read; kernels count them in 32 bits."""
         limits = self.limits
-        return min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+        most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+        return min(most, (1 << 31) - 1) // 4 * 4
 
     @property
     def has_wide(self) -> bool:
@@ -47,10 +48,15 @@ class Found:
         return WIDE in self.features
 
     @property
+    def n_buffers(self) -> int:
+        """The number of buffers of a kernel."""
+        return self.limits["max-storage-buffers-per-shader-stage"]
+
+    @property
     def unusable(self) -> str:
         """Empty, or the reason why no kernel runs there."""
-        if self.limits["max-storage-buffers-per-shader-stage"] < 8:
-            return "its kernels read fewer than 8 buffers"
+        if self.n_buffers < 8:
+            return f"its kernels read {self.n_buffers} buffers, and 8 are needed"
         return ""
 
     @property
@@ -89,7 +95,8 @@ def find_devices() -> tuple[Found, ...]:
 
 
 def pick(suffix: str | None) -> Found:
-    """The device of `webgpu:N`; without a number the first GPU, else the first device.
+    """The device of `webgpu:N`; without a number the first GPU that can be used, else the first
+    device that can.
 
     Raises DeviceError with the devices of this machine."""
     devices = find_devices()
@@ -98,9 +105,13 @@ def pick(suffix: str | None) -> Found:
         if chosen is None:
             names = ", ".join(f"webgpu:{d.number} ({d.name})" for d in devices)
             raise DeviceError(f"there is no device webgpu:{suffix}; this machine has {names}")
-        return chosen
-    order = sorted(devices, key=lambda d: (d.kind not in ("GPU", "IGPU"), d.number))
-    return order[0]
+    else:
+        chosen = min(devices, key=lambda d: (d.unusable, d.kind not in ("GPU", "IGPU"), d.number))
+    if chosen.unusable:
+        raise DeviceError(
+            f"webgpu:{chosen.number} ({chosen.name}) cannot be used: {chosen.unusable}"
+        )
+    return chosen
 
 
 def limits_for(device: Found) -> Limits:

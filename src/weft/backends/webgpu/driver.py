@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,10 @@ from weft.errors import DeviceError
 
 _MOST = 65_535
 """Maximum number of groups along a dimension."""
+_PIECE = 16 << 20
+_UNSENT = 64 << 20
+"""Maximum number of bytes of one copy from the host, and of all copies that the library may hold
+until the device has done them."""
 
 
 class WebGPUKernel:
@@ -66,6 +71,8 @@ class Driver(KernelDriver):
         usage = self._wgpu.BufferUsage
         self._usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self._last = self.create(4)
+        self._unsent = 0
+        self._pid = os.getpid()
 
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`."""
@@ -76,7 +83,7 @@ class Driver(KernelDriver):
     def create(self, nbytes: int) -> Any:
         """A zeroed buffer."""
         with guarded(f"{self.name}: a buffer of {nbytes} bytes could not be created"):
-            size = -(-max(nbytes, 4) // 4) * 4 + 4  # a kernel may read a word behind the last byte
+            size = -(-max(nbytes, 4) // 4) * 4
             return self._device.create_buffer(size=size, usage=self._usage)
 
     def table(self, data: bytes) -> Any:
@@ -98,10 +105,19 @@ class Driver(KernelDriver):
                 whole[-4:] = self._read(buffer, end - 4, 4)
                 whole[offset - start : offset - start + data.nbytes] = data
                 data = whole
-            self._queue.write_buffer(buffer, start, np.ascontiguousarray(data))
+            data = np.ascontiguousarray(data)
+            for at in range(0, data.nbytes, _PIECE):
+                piece = data[at : at + _PIECE]
+                self._queue.write_buffer(buffer, start + at, piece)
+                self._unsent += piece.nbytes
+                if self._unsent >= _UNSENT:
+                    self._read(self._last, 0, 4)
 
     def _read(self, buffer: Any, start: int, nbytes: int) -> NDArray[np.uint8]:
-        return np.frombuffer(self._queue.read_buffer(buffer, start, nbytes), np.uint8)
+        """Bytes of whole words; all that was enqueued before is done and sent by then."""
+        found = np.frombuffer(self._queue.read_buffer(buffer, start, nbytes), np.uint8)
+        self._unsent = 0
+        return found
 
     def read_bytes(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes of a buffer, once all work enqueued so far is done."""
@@ -116,15 +132,21 @@ class Driver(KernelDriver):
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
         """Enqueues a copy within the device."""
         with self._lock, guarded(f"{self.name}: copy of {nbytes} bytes within the device"):
-            if to is source or (to_offset | offset | nbytes) % 4:
+            if not nbytes:
+                return
+            if (to_offset | offset | nbytes) % 4:
                 self.write(to, to_offset, self.read_bytes(source, offset, nbytes))
                 return
             self._end_pass()
+            if to is source:  # WebGPU copies between two buffers
+                between = self.create(nbytes)
+                self._encode().copy_buffer_to_buffer(source, offset, between, 0, nbytes)
+                source, offset = between, 0
             self._encode().copy_buffer_to_buffer(source, offset, to, to_offset, nbytes)
 
     def clear(self, buffer: Any, nbytes: int) -> None:
         """Enqueues zeros for the first bytes of a buffer."""
-        with self._lock:
+        with self._lock, guarded(f"{self.name}: clearing {nbytes} bytes"):
             self._end_pass()
             self._encode().clear_buffer(buffer, 0, nbytes)
 
@@ -208,11 +230,16 @@ class Driver(KernelDriver):
 
     def _end_pass(self) -> None:
         if self._pass is not None:
-            self._pass.end()
-            self._pass = None
+            ended, self._pass = self._pass, None
+            ended.end()
 
     def flush(self) -> None:
         """Starts the work that is enqueued."""
+        if os.getpid() != self._pid:  # the threads of the library are not in this process
+            raise DeviceError(
+                f"{self.name} was opened by the process that this one was forked from, which alone "
+                "can use it; start processes by spawn, and open the device there"
+            )
         with self._lock:
             self._end_pass()
             if self._encoder is not None:

@@ -12,12 +12,14 @@ from weft.errors import DeviceError, OutOfMemoryError
 
 @cache
 def library() -> Any:
-    """The module `wgpu`; raises DeviceError with the extra when it is missing or broken."""
+    """The module `wgpu`; raises DeviceError with the extra when it, or the parser of kernels, is
+    missing or broken."""
     try:
+        import pycparser  # noqa: F401 - translates kernels, of which the cache may have none
         import wgpu
     except ModuleNotFoundError as error:
         raise DeviceError(
-            "backend 'webgpu' needs the Python package 'wgpu'; "
+            f"backend 'webgpu' needs the Python package {error.name!r}; "
             "install it with `pip install 'weft[gpu]'`"
         ) from error
     except (ImportError, OSError, RuntimeError) as error:
@@ -34,5 +36,6 @@ def guarded(what: str) -> Iterator[None]:
         yield
     except errors as error:
         why = " ".join(str(error).split())[:500]
-        kind = OutOfMemoryError if "memory" in why.lower() else DeviceError
+        is_full = isinstance(error, MemoryError) or "not enough memory" in why.lower()
+        kind = OutOfMemoryError if is_full else DeviceError
         raise kind(f"{what}: {why}") from error

@@ -23,8 +23,9 @@ def translate(
     `group` are the numbers of items of a group, `local_bytes` is the size of its memory. Binding 0
     has the arguments that are not buffers, as words: the first item along each dimension, and then
     in order the bytes of numbers and structs, and the offset of each local memory. Binding i has
-    buffer i - 1. With `wide`, numbers of 64 bits are computed as such; otherwise numbers in
-    buffers become the nearest number of 32 bits.
+    buffer i - 1. Along the first dimension, get_group_id counts the groups before the first item,
+    too, since only this device cuts that dimension. With `wide`, numbers of 64 bits are computed as
+    such; otherwise numbers in buffers become the nearest number of 32 bits.
 
     Raises TranslationError for what is not known, with file and line."""
     return Translation(source, defines, tuple(group), wide=wide).kernel(kernel, local_bytes)
@@ -62,7 +63,7 @@ class Translation(Source):
         main = f"""@compute @workgroup_size({x}, {y}, {z})
 fn main(@builtin(local_invocation_id) item: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {{
   local_id = item;
-  group_id = group;
+  group_id = group + vec3<u32>(arguments[0] / {x}u, 0u, 0u);
   global_id = vec3<u32>(arguments[0], arguments[1], arguments[2]) + group * {size} + item;
 {body}
 }}"""
