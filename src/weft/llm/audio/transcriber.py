@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.backends.base import Backend
 from weft.bounds import TRANSCRIPT_PROMPT
+from weft.compiler import resolve_devices
 from weft.errors import ArgumentError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.audio import languages, whisper
@@ -74,12 +75,13 @@ class Transcriber:
         """Opens the folder or GGUF file at `path`; `type_kv` is the type of the caches, `cpu` has
         options of the device cpu, such as `n_threads`. Raises FormatError for another model and
         for one that is damaged."""
+        backends = resolve_devices(devices, **cpu)  # names what is unknown before it reads a file
         self.file = open_speech(path)
         self._recognizer: Recognizer | None = None
         if self.file.architecture == "parakeet":
-            self._recognizer = Recognizer(self.file, devices=devices, **cpu)
+            self._recognizer = Recognizer(self.file, devices=backends)
             return
-        self.speech = Speech(self.file, devices=devices, type_kv=type_kv, **cpu)
+        self.speech = Speech(self.file, devices=backends, type_kv=type_kv)
         self.tokenizer = Tokenizer.from_gguf(self.file)
         self._start, self._end, self._plain = (
             self._required(name)
