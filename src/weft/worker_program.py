@@ -60,33 +60,19 @@ def _bound(seconds: int, memory: int) -> None:
             pass
 
 
-def _answers(answer: Answerer, asked: Any) -> list[dict[str, Any]]:
-    """The answer to a message, in a thread that has the stack; none if memory was short."""
-    found: list[dict[str, Any]] = []
-
-    def work() -> None:
-        try:
-            found.append({"answer": answer(asked)})
-        except MemoryError:
-            pass
-        except BaseException as error:  # libraries raise Exception, or panic
-            found.append({"error": str(error)[:_MESSAGE] or type(error).__name__})
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return found
+def _reply(answer: Answerer, asked: Any) -> dict[str, Any] | None:
+    """The reply to a message; None if memory was short."""
+    try:
+        return {"answer": answer(asked)}
+    except MemoryError:
+        return None
+    except BaseException as error:  # libraries raise Exception, or panic
+        return {"error": str(error)[:_MESSAGE] or type(error).__name__}
 
 
-def main() -> None:
-    """Answers messages until standard input ends."""
-    path, folder = sys.argv[1:3]
-    memory, stack, idle = map(int, sys.argv[3:6])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    sys.path += [folder, os.path.dirname(path)]
-    name = os.path.splitext(os.path.basename(path))[0]
-    answer: Answerer = importlib.import_module(name).answerer()
-    threading.stack_size(stack)
+def _serve(answer: Answerer, memory: int, idle: int) -> None:
+    """Answers messages until standard input ends, or until there is no answer: the process that
+    asks says then that the message was too much."""
     alarm = getattr(signal, "alarm", lambda _seconds: None)  # Windows has none
     while True:
         alarm(idle)
@@ -95,10 +81,24 @@ def main() -> None:
         if message is None:
             return
         _bound(message["seconds"], memory)
-        answers = _answers(answer, message["asked"])
-        if not answers:
-            return  # without an answer: the process that asks says that the message was too much
-        _write(sys.stdout.buffer, answers[0])
+        reply = _reply(answer, message["asked"])
+        if reply is None:
+            return
+        _write(sys.stdout.buffer, reply)
+
+
+def main() -> None:
+    """Answers messages in a thread that has the stack."""
+    path, folder = sys.argv[1:3]
+    memory, stack, idle = map(int, sys.argv[3:6])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    sys.path += [folder, os.path.dirname(path)]
+    name = os.path.splitext(os.path.basename(path))[0]
+    answer: Answerer = importlib.import_module(name).answerer()
+    threading.stack_size(stack)
+    thread = threading.Thread(target=_serve, args=(answer, memory, idle))
+    thread.start()
+    thread.join()
 
 
 if __name__ == "__main__":
