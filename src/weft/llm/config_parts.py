@@ -64,7 +64,7 @@ class RopeConfig:
         return 1.0 / self.yarn_magnitude(1.0)
 
     def yarn_divisors(self) -> tuple[float, ...]:
-        """What YaRN's mix divides the angle of each pair by, without rounding.
+        """The divisors of the angle of each pair by YaRN's mix, without rounding.
 
         Source: `_compute_yarn_parameters` in transformers, with `truncate` false."""
         n, base = self.n_dims, math.log(self.freq_base)
@@ -115,7 +115,7 @@ class MoeConfig:
     dense: tuple[int, ...] = ()
     """Layers that have a dense feed-forward layer instead."""
     n_latent: int = 0
-    """Width of the experts' inputs and outputs, which are projections; 0: that of the model."""
+    """Width of the experts' inputs and outputs, which are projections; 0: the model's width."""
     latent_eps: float = 1e-5
     """The epsilon of the norm of these outputs, if they have one."""
     n_ff_small: int = 0
@@ -306,7 +306,7 @@ class RecurrentConfig:
     ranks: tuple[int, ...] = ()
     """Widths of the narrow matrices of RWKV."""
     rescale_every: int = 0
-    """The result of each of so many layers is halved; 0: of none."""
+    """Number of layers after which the result is halved again; 0: it is never halved."""
     norm_dt: bool = False
     """True if time steps, B and C are normed without learned gains (FalconMamba)."""
     time_steps: tuple[float, float] = (0.0, math.inf)
