@@ -35,6 +35,10 @@ PICKLE_BYTES = 1 << 23
 """Maximum number of bytes of the pickle in a checkpoint of PyTorch, which describes its tensors
 with about 150 bytes each; their numbers are beside it."""
 
+TENSOR_AXES = 8
+"""Maximum number of axes of a tensor in such a pickle; kernels of three-dimensional convolutions
+have five."""
+
 MEDIA_BYTES = 64 << 20
 """Maximum number of bytes of a file of an image or a sound."""
 PIXELS = 1 << 25

@@ -609,6 +609,34 @@ def test_parts_that_do_not_fit(tmp_path: Path) -> None:
             values(tmp_path, tensors, **how)
 
 
+def test_sentences_say_that_tensors_do_not_fit(tmp_path: Path) -> None:
+    """Sizes that a division or a view cannot take are named as the tensors' fault."""
+    scale = torch.ones(12, 1)
+    groups = {"q_proj.weight._data._data": torch.ones(6, 0, dtype=torch.uint8),
+              "q_proj.weight._scale": scale, "q_proj.weight._shift": scale}  # fmt: skip
+    rows = {"a.weight._data": torch.ones((), dtype=torch.int8), "a.weight._scale": scale}
+    for tensors, weights, name in ((groups, "qint4", "q_proj"), (rows, "qint8", "a")):
+        with pytest.raises(FormatError, match="tensors quantized by quanto do not fit together"):
+            quanto(tmp_path, tensors, weights, name)
+    (tmp_path / "quanto_qmap.json").unlink()
+    codes, zero = np.ones((96, 32), np.int64), np.ones((96, 1), np.float16)
+    saved = hqq(codes, zero, zero, 4, 1) | {"a.shape": torch.tensor([-48, -64])}
+    with pytest.raises(FormatError, match=r"make no matrix of \[-48, -64\]"):
+        values(tmp_path, saved, quant_method="hqq")
+
+
+def test_codes_of_int4_tensor_have_two_axes(tmp_path: Path) -> None:
+    ones = torch.ones(1, 4)
+    for codes in (torch.ones(8, dtype=torch.int8), torch.ones(4, 8, dtype=torch.int32)):
+        saved = {"a._weight_qdata": codes, "a._weight_scale": ones}
+        saved["a._weight_zero_point"] = ones.clone()
+        about = {"a.weight": json.dumps({"_type": "Int4Tensor"})}
+        save_file(saved, tmp_path / "model.safetensors", about)
+        how = {"num_hidden_layers": 1, "quantization_config": {"quant_method": "torchao"}}
+        with pytest.raises(FormatError, match="weft reads matrices in groups of each row"):
+            readable(Config(tmp_path, how), open_shards(tmp_path))
+
+
 def test_blocks_beyond_a_matrix_take_no_memory(tmp_path: Path) -> None:
     """Sizes of blocks are what a stranger writes, and a matrix is as large as its file."""
     fp8 = {"a.weight": torch.ones(4, 6).to(F8["e4m3"]), "a.weight_scale_inv": torch.ones(1, 1)}

@@ -139,3 +139,14 @@ def test_long_pickles_take_little_time(tmp_path: Path) -> None:
     archive(tmp_path, b"\x80\x02" + bytes(1 << 23))
     assert "weft reads up to 8388608" in refusal(tmp_path)
     assert time.process_time() - start < 10
+
+
+def test_tensors_with_many_axes_are_refused(tmp_path: Path) -> None:
+    """Many tensors may share one long tuple, which would be read for each of them."""
+    shared = b"(" + b"K\1" * 9 + b"tq\1"
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000X\3\0\0\0cpuK\x10tQ"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\0h\1h\1tR"
+    archive(tmp_path, b"\x80\2" + shared + b"}X\1\0\0\0a" + tensor + b"s.")
+    assert "a tensor of the pickle has 9 axes; weft reads up to 8" in refusal(tmp_path)
+    archive(tmp_path, b"\x80\2" + shared.replace(b"K\1", b"", 1) + b"}X\1\0\0\0a" + tensor + b"s.")
+    assert open_shards(tmp_path)["a"].shape == (1,) * 8

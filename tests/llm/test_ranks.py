@@ -152,6 +152,11 @@ def test_hunyuan(tmp_path: Path) -> None:
     d = config["head_dim"]
     assert meta["hunyuan-moe.rope.freq_base"] == pytest.approx(1e4 * 1000 ** (d / (d - 2)))
     assert "hunyuan-moe.rope.scaling.dynamic" not in meta
+    for alpha in (-5, "x", 1e300):
+        scaling = {"rope_scaling": {"type": "dynamic", "alpha": alpha}}
+        path.write_text(json.dumps(config | {"vocab_size": 400} | scaling))
+        with pytest.raises(FormatError, match="'alpha' of the rotary embedding is"):
+            open_model(tmp_path)
     path.write_text(json.dumps(config | {"vocab_size": 500}))
     tokens = list(open_model(tmp_path).metadata["tokenizer.ggml.tokens"])
     assert tokens[289] == "[PAD289]" and tokens[290] == "<|endoftext|>"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.llm.tiny import metadata, tokens, write_model
 from tests.llm.vocabularies import byte_level, make
-from weft.errors import TokenizerError
+from weft.errors import ContextError, TokenizerError
 from weft.frontends.gguf import open_gguf
 from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.tokenizers.vocab import TokenType, Vocab
@@ -139,5 +139,8 @@ def test_suppressed_tokens_are_never_drawn(tmp_path: Path, options: dict[str, An
     sampler = Sampler(SamplingParams(**options), tokenizer)
     assert sampler.sample(logits) == 11
     assert not {7, 9} & set(sampler.distribution(np.zeros(256, np.float32))[0][:-2].tolist())
+    tokenizer = byte_level(tmp_path, [], suppress_tokens=np.arange(256, dtype=np.int32))
+    with pytest.raises(ContextError, match=r"forbidden by the model \(suppress_tokens\)"):
+        Sampler(SamplingParams(**options), tokenizer).sample(logits)
     with pytest.raises(TokenizerError, match=r"suppress_tokens must be ids of tokens"):
         byte_level(tmp_path, [], suppress_tokens=np.array([0.5, 2.0], np.float32))

@@ -13,7 +13,7 @@ import zipfile
 from math import prod
 from typing import Any
 
-from weft.bounds import PICKLE_BYTES
+from weft.bounds import PICKLE_BYTES, TENSOR_AXES
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import FileMap, quoted
 from weft.records import dataclass
@@ -256,5 +256,9 @@ class _Machine:
                 raise TypeError
             if type(strides) is not tuple or len(sizes) != len(strides):
                 raise TypeError
+            if len(sizes) > TENSOR_AXES:  # many tensors may share one long tuple of the memo
+                raise self.file.error(
+                    f"a tensor of the pickle has {len(sizes)} axes; weft reads up to {TENSOR_AXES}"
+                )
             return _Tensor(storage, start, sizes, strides)
         raise self.refuse(made.name)

@@ -198,6 +198,11 @@ class Sampler:
             positions, _ = c.find(self._suppressed)
             c.set_logits(positions, np.full(len(positions), -np.inf, np.float32))
         if not (c.logits is logits or math.isfinite(c.logits.max())):
+            if len(self._suppressed):
+                raise ContextError(
+                    "every token that could be drawn is forbidden by the model (suppress_tokens) "
+                    "or by logit_bias"
+                )
             raise ContextError("forbids every token that could be drawn", argument="logit_bias")
         for step in self._chain:
             step(c)

@@ -60,7 +60,14 @@ def readable(c: Config, stored: Mapping[str, Stored]) -> Tensors:
             f"{', '.join(_METHODS)}, and checkpoints that are not quantized"
         )
     kept = {name: values for name, values in plain.items() if not name.endswith(_UNUSED)}
-    return dict(sorted(_METHODS[method](c, how, kept, stored).items()))
+    try:
+        return dict(sorted(_METHODS[method](c, how, kept, stored).items()))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{c.folder}: tensors quantized by {method} do not fit together, or not with the "
+            f"settings of the quantization ({type(error).__name__}: {str(error)[:100]}); download "
+            "the folder again"
+        ) from error
 
 
 def _settings(c: Config) -> How:

@@ -84,6 +84,7 @@ def _hqq_matrix(c: Config, stem: str, plain: Tensors, stored: Mapping[str, Store
     groups = n_rows if axis == 1 else width
     if (
         len(shape) != 2
+        or min(shape) < 1
         or n_rows * width != prod(shape)
         or not n_rows <= held < n_rows + 10
         or scales.size != groups
@@ -190,9 +191,14 @@ def _quanto_matrix(c: Config, how: How, stem: str, q: Stored, plain: Tensors) ->
 def int4_tensor(c: Config, stem: str, q: Stored, scales: Values, zeros: Values) -> Values:
     """torchao's Int4Tensor: signed codes two to a byte, `[n_out, n_in / 2]`, the first in the low
     bits, with scales and offsets of groups of each row, `[n_groups, n_out]`."""
-    n_out, n_in = (*q.shape[:-1], 2 * q.shape[-1])[-2:]
+    n_out, n_in = (q.shape[0], 2 * q.shape[1]) if len(q.shape) == 2 else (0, 0)
     n_group = scales.shape[0] if scales.shape else 0
-    if len(q.shape) != 2 or scales.shape != (n_group, n_out) or zeros.shape != scales.shape:
+    if (
+        not n_out
+        or q.kind not in ("I8", "U8")
+        or scales.shape != (n_group, n_out)
+        or zeros.shape != scales.shape
+    ):
         raise FormatError(
             f"{c.folder}: {stem} has codes {list(q.shape)}, scales {list(scales.shape)} and zero "
             f"points {list(zeros.shape)}; weft reads matrices in groups of each row"

@@ -78,6 +78,9 @@ def _stretched(c: Config) -> Pairs:
         return
     if d < 4:
         raise c.bad("head_dim", f"is {d}; a head that rotates has 4 elements or more")
+    if not isinstance(alpha, (int, float)) or not 0 < alpha < 1e9:
+        raise c.bad("alpha", f"of the rotary embedding is {alpha!r}; it is a number above 0 and "
+                    "below 1e9")  # fmt: skip
     yield "rope.freq_base", base * float(alpha) ** (d / (d - 2))
     yield "rope.scaling.type", "none"
     yield "rope.scaling.factor", 1.0
