@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.errors import ContextError
+from weft.errors import ContextError, FormatError
 from weft.graph.size import upper
 from weft.llm import Tower
 from weft.llm.vision import images, step3
@@ -70,3 +70,9 @@ def test_an_image_is_not_enlarged_without_bound(kind: str, monkeypatch: pytest.M
     assert make is not None
     with pytest.raises(ContextError, match="more than 1000"):
         make(c, np.zeros((40, 70, 3), np.uint8))
+
+
+@pytest.mark.parametrize("kind", sorted({*OWN} - {"hunyuanvl", "minimax_m3", "nemotron_v2_vl"}))
+def test_heads_that_cannot_turn_by_both_sides(kind: str) -> None:
+    with pytest.raises(FormatError, match="have 6 elements; they must be multiples of 4"):
+        list(FAMILIES[kind].rows(replace(CONFIG, n_head=4, n_kv=4)))

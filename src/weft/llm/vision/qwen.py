@@ -36,6 +36,7 @@ WINDOW = 112
 
 
 def rows(c: TowerConfig, *, gated: bool, fused: bool = False) -> Iterator[Row]:
+    blocks.require_pairs(c)
     for name in ("weight", "weight.1"):
         yield need(f"v.patch_embd.{name}", c.patch_size, c.patch_size, 3, c.n_embd)
     for il in range(c.n_layer):
