@@ -43,6 +43,8 @@ MEDIA_BYTES = 64 << 20
 """Maximum number of bytes of a file of an image or a sound."""
 PIXELS = 1 << 25
 """Maximum number of decoded pixels of an image: several times as many as any encoder reads."""
+RESIZED_PIXELS = 1 << 26
+"""Maximum number of pixels that an image is enlarged or filled up to, in front of an encoder."""
 JPEG_PIXELS = 1 << 27
 """Maximum number of pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or
 an eighth."""

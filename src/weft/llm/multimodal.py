@@ -105,7 +105,7 @@ class Senses:
         least = sum(sense.least for sense in senses)
         if least > self._context.n_ctx_seq:
             raise ContextFull(
-                f"{counted(media)} have {least} rows, but the context holds "
+                f"{counted(media)} have {least} rows or more, but the context holds "
                 f"{self._context.n_ctx_seq}; make `n_ctx` larger, or give fewer"
             )
         rows: list[list[int]] = []
@@ -143,7 +143,7 @@ class Sense(ABC):
     after: str
     """Text in front of a medium and behind it."""
     least: int
-    """Rows of the smallest medium that is usual."""
+    """Minimum number of rows of a medium."""
 
     def __init__(self, tower: AnyTower, context: Context) -> None:
         """Raises FormatError for a tower of another model."""
@@ -208,7 +208,7 @@ class Sight(Sense):
         before_of = tower.family.before_of
         self.before = before_of(tower.config) if before_of else tower.family.before
         self.after = tower.family.after
-        self.least = 1 if tower.family.lines else tower.n_rows
+        self.least = tower.least_rows
         self._together = tower.family.together and context.model.config.rows_join != "none"
         if self._together and tower.n_rows > context.n_ubatch:
             raise ContextError(

@@ -133,7 +133,7 @@ def split_qkv(c: HeadConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor
 
 
 def require_pairs(c: BlockConfig) -> None:
-    """Raises FormatError for heads whose halves are not pairs, which `rotated_by_sides` needs."""
+    """Raises FormatError for heads whose halves are not pairs, which turn by height and width."""
     if c.n_embd // c.n_head % 4:
         raise FormatError(
             f"heads of the tower have {c.n_embd // c.n_head} elements; they must be multiples of 4"

@@ -21,6 +21,7 @@ LEAST, MOST = 56 * 56, 11_289_600
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
+    blocks.require_pairs(c)
     yield from blocks.patch_rows(c)
     yield need("v.pre_ln.weight", c.n_embd)
     for il in range(c.n_layer):

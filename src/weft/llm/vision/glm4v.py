@@ -25,6 +25,7 @@ CUBIC = -0.75
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
+    blocks.require_pairs(c)
     yield from blocks.patch_rows(c)
     yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
     yield maybe("v.norm_embd.weight", c.n_embd)

@@ -47,11 +47,11 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
     """Patches with their learned positions, and the order of rows and ends of lines."""
     unit = c.merge**2
-    most = max((c.most_pixels or MOST) // (c.patch_size**2 * unit), 1)
+    most = qwen.most_rows(limited(c, LEAST, MOST))
     n = unit * G.Sym("n_squares", 1, most).size
     return {
         "patches": G.input("patches", (n, c.patch_values), "f32"),
-        "order": G.input("order", (G.Sym("n_ordered", 1, 2 * most).size,), "i32"),
+        "order": G.input("order", (G.Sym("n_ordered", 1, 2 * most + 2).size,), "i32"),
         **learned.inputs(n),
     }
 

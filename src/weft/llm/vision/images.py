@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.bounds import IMAGE_PARTS, JPEG_PIXELS, PIXELS
+from weft.bounds import IMAGE_PARTS, JPEG_PIXELS, PIXELS, RESIZED_PIXELS
 from weft.errors import ArgumentError, ContextError, WeftError
 from weft.llm.senses.media import MOST_BYTES, decoding, media_bytes
 
@@ -60,12 +60,23 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
 
 
 def resized(pixels: Pixels, width: int, height: int, resampling: str = "bilinear") -> Pixels:
-    """The image in another size. `resampling` is "nearest", "bilinear", "bicubic" or "lanczos"."""
+    """The image in another size. `resampling` is "nearest", "bilinear", "bicubic" or "lanczos".
+    Raises ContextError for more than `RESIZED_PIXELS`."""
     if pixels.shape[:2] == (height, width):
         return pixels
+    require_resized(width, height)
     module = pillow()
     how = module.Resampling[resampling.upper()]
     return np.asarray(module.fromarray(pixels).resize((width, height), how))
+
+
+def require_resized(width: int, height: int) -> None:
+    """Raises ContextError for a size that a damaged or hostile file asks for."""
+    if width * height > RESIZED_PIXELS:
+        raise ContextError(
+            f"the tower takes this image as {width} x {height} pixels, more than {RESIZED_PIXELS}; "
+            "give an image that is not so long, or convert the tower again"
+        )
 
 
 def pillow() -> Any:

@@ -22,7 +22,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, learned, qwen
 from weft.llm.vision.config import Family, TowerConfig, patches_of, rows_by
-from weft.llm.vision.images import Pixels, resized
+from weft.llm.vision.images import Pixels, require_resized, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 THETA = 10000.0
@@ -129,7 +129,9 @@ def size_of(c: TowerConfig, height: int, width: int, *, fused: bool) -> tuple[in
 def sized(c: TowerConfig, pixels: Pixels, *, fused: bool) -> Pixels:
     """The image within the limits, and black behind its ends."""
     h, w = shrunk(c, *pixels.shape[:2], fused=fused)
-    out = np.zeros((*size_of(c, *pixels.shape[:2], fused=fused), 3), np.uint8)
+    height, width = size_of(c, *pixels.shape[:2], fused=fused)
+    require_resized(width, height)
+    out = np.zeros((height, width, 3), np.uint8)
     out[:h, :w] = resized(pixels, w, h, "bicubic")
     return out
 

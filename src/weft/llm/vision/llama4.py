@@ -20,7 +20,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, idefics3, qwen
 from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
-from weft.llm.vision.images import Pixels, resized
+from weft.llm.vision.images import Pixels, require_resized, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 THETA = 10000.0
@@ -116,6 +116,7 @@ def tiles(c: TowerConfig, pixels: Pixels) -> list[Tile]:
     """The tiles of an image, line by line, and the whole if there are several."""
     (n_lines, n_places), side = grid(c, *pixels.shape[:2]), c.image_size
     h, w = fitted(c, *pixels.shape[:2])
+    require_resized(n_places * side, n_lines * side)
     filled = np.zeros((n_lines * side, n_places * side, 3), np.uint8)
     filled[:h, :w] = resized(pixels, w, h, "bilinear")
     if n_lines * n_places == 1:

@@ -29,6 +29,7 @@ LEAST, MOST = 384 * 384, 1536 * 1536
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
+    blocks.require_pairs(c)
     yield from blocks.patch_rows(c)
     yield need("v.position_embd.weight", c.n_embd, c.n_learned)
     for il in range(c.n_layer):

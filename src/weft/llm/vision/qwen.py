@@ -29,11 +29,14 @@ from weft.llm.weights import Row, Weights, maybe, need
 
 LEAST, MOST = 4, 1280
 """Rows of an image, if the file says nothing else."""
+LONGEST = 200
+"""Maximum length of an image in units of its breadth."""
 WINDOW = 112
 """Pixels of each side of a window."""
 
 
 def rows(c: TowerConfig, *, gated: bool, fused: bool = False) -> Iterator[Row]:
+    blocks.require_pairs(c)
     for name in ("weight", "weight.1"):
         yield need(f"v.patch_embd.{name}", c.patch_size, c.patch_size, 3, c.n_embd)
     for il in range(c.n_layer):
@@ -62,10 +65,18 @@ def limits(c: TowerConfig) -> tuple[int, int]:
     return c.least_pixels or LEAST * square, c.most_pixels or MOST * square
 
 
+def most_rows(c: TowerConfig) -> int:
+    """Maximum number of rows of an image: its area, a single line of the longest image, or the area
+    of an image that is enlarged, with squares at its ends."""
+    unit, (least, most) = c.patch_size * c.merge, limits(c)
+    line = math.isqrt(LONGEST * most) // unit + 1
+    grown = least // unit**2 + math.isqrt(least) // unit * (math.isqrt(LONGEST) + 2) + LONGEST
+    return max(most // unit**2, line, grown)
+
+
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
     """Patches, their positions, and the mask of windows."""
-    unit = c.merge**2
-    n = unit * G.Sym("n_rows", 1, max(limits(c)[1] // (c.patch_size**2 * unit), 1)).size
+    n = c.merge**2 * G.Sym("n_rows", 1, most_rows(c)).size
     out = {
         "patches": G.input("patches", (n, c.patch_values), "f32"),
         "positions": G.input("positions", (4 * n,), "i32"),
@@ -155,10 +166,11 @@ def rotated(c: TowerConfig, positions: Tensor, x: Tensor) -> Tensor:
 
 def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
     """Height and width of whole squares, near the proportions of an image and within the limits.
-    Raises ContextError for an image that is 200 times as long as wide."""
-    if max(height, width) > 200 * min(height, width):
+    Raises ContextError for an image that is `LONGEST` times as long as wide."""
+    if max(height, width) > LONGEST * min(height, width):
         raise ContextError(
-            f"an image is {width} x {height} pixels; one side is more than 200 times the other"
+            f"an image is {width} x {height} pixels; one side is more than {LONGEST} times the "
+            "other"
         )
     unit, (least, most) = c.patch_size * c.merge, limits(c)
     h, w = (max(round(side / unit), 1) * unit for side in (height, width))

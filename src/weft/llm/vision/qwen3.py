@@ -21,6 +21,7 @@ from weft.llm.weights import Row, Weights, maybe, need
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
+    blocks.require_pairs(c)
     yield from blocks.patch_rows(c)
     yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
     yield need("v.position_embd.weight", c.n_embd, c.side**2)

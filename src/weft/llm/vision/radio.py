@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import graph as G
+from weft.errors import ContextError
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, internvl, learned, qwen
 from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
-from weft.llm.vision.images import Pixels, pillow
+from weft.llm.vision.images import Pixels, pillow, require_resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 LEAST, MOST = 1024, 13312
@@ -57,10 +58,14 @@ def limits(c: TowerConfig) -> tuple[int, int]:
     return least or LEAST, most or MOST
 
 
+def most_squares(c: TowerConfig) -> int:
+    """Maximum number of rows of an image."""
+    return 2 * max(limits(c)) // c.merge**2 + 1
+
+
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
     """Patches and their learned positions."""
-    unit = c.merge**2
-    n = unit * G.Sym("n_squares", 1, 2 * max(limits(c)) // unit + 1).size
+    n = c.merge**2 * G.Sym("n_squares", 1, most_squares(c)).size
     return {"patches": G.input("patches", (n, c.patch_values), "f32"), **learned.inputs(n)}
 
 
@@ -92,7 +97,8 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
 
 
 def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
-    """Height and width of whole squares, near the proportions of an image and within the limits."""
+    """Height and width of whole squares, near the proportions of an image and within the limits.
+    Raises ContextError for an image so long that a line of squares has too many rows."""
     (least, most), m = limits(c), c.merge
     h, w = (round(side / c.patch_size + 0.5) for side in (height, width))
     shrink = min(math.sqrt(most / (h * w)), 1.0)
@@ -106,6 +112,10 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
     if w % m:
         up = w + m - w % m
         w = up if h * up <= most else max(w - w % m, m)
+    if h * w > most_squares(c) * m**2:
+        raise ContextError(
+            f"an image is {width} x {height} pixels; one side is too many times the other: cut it"
+        )
     return h * c.patch_size, w * c.patch_size
 
 
@@ -117,6 +127,7 @@ def sized(c: TowerConfig, pixels: Pixels) -> Any:
     height, width = size_of(c, *pixels.shape[:2])
     if pixels.shape[:2] == (height, width):
         return pixels
+    require_resized(width, height)
     module = pillow()
     colours = (module.fromarray(pixels[..., i].astype(np.float32)) for i in range(3))
     size = width, height

@@ -128,7 +128,7 @@ def layout(c: TowerConfig, height: int, width: int) -> tuple[bool, int, int, int
     limit = c.whole_size or WHOLE
     if max(height, width) > limit:
         scale = limit / max(height, width)
-        height, width = int(height * scale), int(width * scale)
+        height, width = max(int(height * scale), 1), max(int(width * scale), 1)
     short, long = min(height, width), max(height, width)
     window = _tile(c)
     if long <= c.image_size:

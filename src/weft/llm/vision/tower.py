@@ -39,6 +39,8 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3vl_merger": QWEN3VL, "resampler": RESAMPLER, "step3vl": STEP3,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
+_SMALL = (1, 1), (1, 100), (100, 1)
+"""Heights and widths of images that have few rows."""
 
 
 class Tower(AnyTower):
@@ -54,5 +56,11 @@ class Tower(AnyTower):
 
     @property
     def n_rows(self) -> int:
-        """Maximum number of rows of an image of a usual size."""
+        """Number of rows of an image of the size that positions were learned for."""
         return self.family.n_rows(self.config, self.config.image_size, self.config.image_size)
+
+    @property
+    def least_rows(self) -> int:
+        """Minimum number of rows of an image: of a tiny one, or of a long one, whose grid of tiles
+        may have fewer."""
+        return min(self.family.n_rows(self.config, *shape) for shape in _SMALL)
