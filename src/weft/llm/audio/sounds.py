@@ -70,7 +70,8 @@ def open_sound(sound: Any, rate: int, *, files: bool = True, long: bool = False)
         _require_length(most, most_samples)
         return most
 
-    with decoding(most_samples if form.n is None else longest(form.n)):
+    known = most_samples if form.n is None else longest(form.n)
+    with decoding(known), np.errstate(over="ignore", invalid="ignore"):
         samples = form.read()
         longest(len(samples))
         if not np.isfinite(samples).all():
