@@ -186,6 +186,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no base64": ("data:audio/wav;base64,@@@", "damaged"),
     "no file": ("/nowhere/a.wav", "cannot be read"),
     "integers": (np.zeros(99, np.int16), "samples are floats"),
+    "infinite as f32": (np.full(99, 1e300), "not finite"),
     "two channels": (np.zeros((99, 2), np.float32), "samples are floats"),
     "too long": (np.zeros(models.PART * 30, np.float32), "150 rows, but the context holds"),
 }  # fmt: skip
