@@ -181,10 +181,12 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no channels": (GOOD[:22] + b"\0\0" + GOOD[24:], "0 channels"),
     "no rate": (GOOD[:24] + bytes(4) + GOOD[28:], "of 0 samples per second"),
     "not finite": (wav(np.full((99, 1), np.nan), bits=32, kind=3), "not finite"),
+    "overflow": (wav(np.full((99, 1), 1e300), bits=64, kind=3), "not finite"),
     "text": (b"%PDF-1.4 hello", "none of WAV, MP3, FLAC and Ogg"),
     "no base64": ("data:audio/wav;base64,@@@", "damaged"),
     "no file": ("/nowhere/a.wav", "cannot be read"),
     "integers": (np.zeros(99, np.int16), "samples are floats"),
+    "infinite as f32": (np.full(99, 1e300), "not finite"),
     "two channels": (np.zeros((99, 2), np.float32), "samples are floats"),
     "too long": (np.zeros(models.PART * 30, np.float32), "150 rows, but the context holds"),
 }  # fmt: skip

@@ -134,10 +134,24 @@ def test_the_command_and_what_is_refused(made: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=why):
             list(speaker.speak(text, voice=voice))
+    with pytest.raises(ArgumentError, match="seed is -1; it is 0 or more"):
+        speaker.speak("a", seed=-1)
+    with pytest.raises(ArgumentError, match="known are ann"):
+        speaker.speak("a", voice="a" * 5000)  # longer than names of files are
+    with pytest.raises(ArgumentError, match="steps is 3, which only Pocket TTS has"):
+        open_speaker(folder, steps=3)
     with pytest.raises(FormatError, match="no tokens of codes and words"):
         CodeSpeaker("examples/weft-demo.gguf", folder / "wavtokenizer")
     assert "as --mmproj" in weft("speak", "examples/weft-demo.gguf", "a", "-o", out).stderr
     assert "with OuteTTS" in weft("run", folder / "wavtokenizer", "-p", "a").stderr
+
+
+def test_a_model_that_writes_no_sound(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, instead of an empty sound."""
+    speaker = made[3]
+    monkeypatch.setattr(speaker, "_codes", {})
+    with pytest.raises(ContextError, match="the model wrote no sound for the text"):
+        speaker.wav("It ran.")
 
 
 def test_marks_of_the_third_version(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_without_the_size_of_a_head(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_of_text(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"'clip'.*turns images into rows"):
+    with pytest.raises(FormatError, match=r"'clip'.*turns images or sounds into rows"):
         find_architecture("clip")
     with pytest.raises(FormatError, match=r"'qwen5'.*names alike: qwen"):
         find_architecture("qwen5")

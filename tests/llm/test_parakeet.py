@@ -190,12 +190,19 @@ def test_short_sounds_have_no_words(transcriber: Transcriber, n: int) -> None:
     assert list(transcriber.segments(np.zeros(n, np.float32))) == []
 
 
+def test_nothing_is_said_in_no_rows(made: Any) -> None:
+    """By none of the decoders."""
+    heard = Transcriber(made[2])._recognizer
+    assert heard is not None and heard.parakeet.said(sound(n=100)) == []
+
+
 def test_what_is_refused(transcriber: Transcriber, tmp_path: Path) -> None:
     silence = np.zeros(4000, np.float32)
     for asked, message in (
         ({"task": "translate"}, "translate with Whisper"),
         ({"prompt": "Names"}, "sees no prompt"),
         ({"temperatures": (0.5,)}, "writes what is most probable"),
+        ({"seed": -1}, "seed is -1; it is 0 or more"),
     ):
         with pytest.raises(ArgumentError, match=message):
             transcriber.segments(silence, **asked)  # type: ignore[arg-type]

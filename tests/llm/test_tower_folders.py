@@ -42,9 +42,10 @@ def test_a_folder_is_its_file(tmp_path: Path, kind: str) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    with pytest.raises(FormatError, match="whose towers weft does not read from folders"):
-        open_tower_folder(tmp_path)
+    for name in ("LlamaForCausalLM", ["LlamaForCausalLM"]):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+        with pytest.raises(FormatError, match="whose towers weft does not read from folders"):
+            open_tower_folder(tmp_path)
     model = sound_models.make("voxtral")
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -7,7 +7,6 @@ length in seconds and its codes. A voice is a text with its codes, in front of b
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -137,9 +136,7 @@ class CodeSpeaker(AnySpeaker):
     ) -> Iterator[NDArray[np.float32]]:
         """Yields the samples of a text, sentence by sentence. `voice` is a name of one of `voices`
         or the path of a JSON file of OuteTTS."""
-        heat = self.temperature if temperature is None else temperature
-        if not 0 <= heat <= 4 or math.isnan(heat):
-            raise ArgumentError(f"temperature is {heat}; it is 0 to 4")
+        heat = self._heat(temperature, seed)
         if len(text) > SPEECH_CHARACTERS:
             raise ArgumentError(
                 f"the text has {len(text)} characters; give at most {SPEECH_CHARACTERS} at a time"
@@ -153,7 +150,7 @@ class CodeSpeaker(AnySpeaker):
     def _voice(self, voice: Any, files: bool) -> list[_Word]:
         if isinstance(voice, str) and voice in self._files:
             path = self._files[voice]
-        elif files and isinstance(voice, str | os.PathLike) and Path(voice).is_file():
+        elif files and isinstance(voice, str | os.PathLike) and os.path.isfile(voice):
             path = Path(voice)
         else:
             names = ", ".join(self._files) or "none: the model has no folder of voices"
@@ -181,14 +178,14 @@ class CodeSpeaker(AnySpeaker):
         temperature: float,
         seed: int,
     ) -> Iterator[NDArray[np.float32]]:
-        context = self.context
+        context, said = self.context, False
         for number, words in enumerate(parts):
             self._require_turn(turn)
             prompt = self.prompt(words, voice)
             if len(prompt) + 64 > context.n_ctx:
                 raise ContextError(
                     f"the voice and the words have {len(prompt)} tokens, and there is memory for "
-                    f"{context.n_ctx}; give a shorter voice"
+                    f"{context.n_ctx}; give a shorter voice, or shorter words"
                 )
             params = SamplingParams(
                 temperature=temperature, top_k=40, seed=seed + number, repeat_penalty=1.1
@@ -210,7 +207,13 @@ class CodeSpeaker(AnySpeaker):
                     break
                 logits = context.decode([id_])[-1]
             if codes:
+                said = True
                 yield self.vocoder.samples(codes)
+        if not said:
+            raise ContextError(
+                "the model wrote no sound for the text; say it in other words or languages, or in "
+                "another voice, with another seed or a temperature above 0"
+            )
 
 
 _TOKENS_OF_WORD = 120
@@ -302,6 +305,10 @@ def open_speaker(
     file = open_model(found)
     if file.architecture == "pockettts":
         return Speaker(file, mmproj, steps=steps, **cpu)
+    if steps:
+        raise ArgumentError(
+            f"steps is {steps}, which only Pocket TTS has, and {file.path} is none; leave it out"
+        )
     folder = Path(file.path) if Path(file.path).is_dir() else Path(file.path).parent
     beside: Path | str | os.PathLike[str] | None = mmproj
     if beside is None:

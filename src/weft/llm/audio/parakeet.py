@@ -162,6 +162,8 @@ class Parakeet:
     def said(self, samples: Samples) -> list[Said]:
         """The tokens of a part of a sound, in order."""
         rows = self.heard(samples)
+        if not len(rows):
+            return []
         return list(self._joined(rows) if self._others else _most_probable(self.config, rows))
 
     def _joined(self, heard: NDArray[np.float32]) -> Iterator[Said]:

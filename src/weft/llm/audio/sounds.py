@@ -70,7 +70,8 @@ def open_sound(sound: Any, rate: int, *, files: bool = True, long: bool = False)
         _require_length(most, most_samples)
         return most
 
-    with decoding(most_samples if form.n is None else longest(form.n)):
+    known = most_samples if form.n is None else longest(form.n)
+    with decoding(known), np.errstate(over="ignore", invalid="ignore"):
         samples = form.read()
         longest(len(samples))
         if not np.isfinite(samples).all():
@@ -98,9 +99,11 @@ def _array(samples: NDArray[Any], most: int) -> Samples:
             f"samples are floats [n] from -1 to 1, not {samples.dtype} {list(samples.shape)}"
         )
     _require_length(len(samples), most)
-    if not np.isfinite(samples).all():
+    with np.errstate(over="ignore"):  # f64 may be infinite as f32
+        out = np.ascontiguousarray(samples, np.float32)
+    if not np.isfinite(out).all():
         raise ContextError("a sound has samples that are not finite")
-    return np.ascontiguousarray(samples, np.float32)
+    return out
 
 
 def _is_wav(data: bytes) -> bool:

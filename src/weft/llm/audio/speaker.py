@@ -61,7 +61,18 @@ _VARIANTS = {
 class AnySpeaker(ABC):
     """A model that says texts, one at a time: a text ends where the next one begins."""
 
+    temperature: float
+    """The temperature, unless it is given."""
     _n_texts = 0
+
+    def _heat(self, temperature: float | None, seed: int) -> float:
+        """The temperature of a text. Raises ArgumentError for one, or a seed, beyond its bounds."""
+        heat = self.temperature if temperature is None else temperature
+        if not 0 <= heat <= 4:
+            raise ArgumentError(f"temperature is {heat}; it is 0 to 4")
+        if seed < 0:
+            raise ArgumentError(f"seed is {seed}; it is 0 or more")
+        return heat
 
     def _begun(self) -> int:
         """The number of a new text."""
@@ -155,7 +166,6 @@ class Speaker(AnySpeaker):
         self._variant = _VARIANTS.get(variant, _Variant())
         known = "pockettts.speech.temperature" in file.metadata
         self.temperature = self.model.config.temperature if known else self._variant.temperature
-        """The temperature, unless it is given."""
         self._voice: object = None
         self._n_voice = -1
         """Rows of the voice that are in the caches; -1: none were read."""
@@ -195,9 +205,7 @@ class Speaker(AnySpeaker):
         frames are made (0: none). `noise` f32 [n, n_latent] replaces it, a row for each frame in
         turn. `part_tokens` is the maximum number of tokens that are spoken in one go. Raises
         ArgumentError for an empty or a very long text and for an unknown voice."""
-        heat = self.temperature if temperature is None else temperature
-        if not 0 <= heat <= 4 or math.isnan(heat):
-            raise ArgumentError(f"temperature is {heat}; it is 0 to 4")
+        heat = self._heat(temperature, seed)
         if part_tokens < 1:
             raise ArgumentError(f"part_tokens is {part_tokens}; it is 1 or more")
         parts = self.parts(text, part_tokens)

@@ -148,10 +148,12 @@ class Transcriber:
         `language` is a code or a name; None asks the model. `task` "translate" writes English.
         Without `timestamps` each window is a segment. `prompt` is text that may come before,
         `previous` puts the text of the windows before there. `files` is as in `open_sound`. Raises
-        ArgumentError for a language or a task that the model does not know.
+        ArgumentError for a language or a task that the model does not know, and a negative seed.
 
         Parakeet hears its languages without being told, and its segments are sentences; it has no
         other task, no prompt and no temperature."""
+        if seed < 0:
+            raise ArgumentError(f"seed is {seed}; it is 0 or more")
         if self._recognizer is not None:
             return self._recognizer.segments(
                 open_sound(sound, RATE, files=files, long=True), task=task, timestamps=timestamps,

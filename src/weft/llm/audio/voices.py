@@ -46,11 +46,10 @@ def voice_rows(model: Pocket, voice: Any, named: Mapping[str, Path], *, files: b
         voice = named[voice]
     elif isinstance(voice, str | os.PathLike):
         known = ", ".join(named) or "none: the model has no folder of voices"
-        path = Path(voice)
-        if not files or not path.is_file():
+        if not files or not os.path.isfile(voice):
             also = "" if not files else ", or the path of a sound or a .safetensors file"
             raise ArgumentError(f"voice is {str(voice)[:60]!r}; known are {known}{also}")
-        voice = path
+        voice = Path(voice)
     if isinstance(voice, Path):
         if voice.stat().st_size > VOICE_BYTES:
             raise ContextError(

@@ -47,7 +47,7 @@ _OTHERS = {
     "pockettts": "says a text as a sound (give it to weft speak)",
     "parakeet": "writes down what is said in a sound (give it to weft transcribe)",
     "whisper": "writes down what is said in a sound (give it to weft transcribe)",
-    "clip": "turns images into rows for another model (give it as --mmproj)",
+    "clip": "turns images or sounds into rows for another model (give it as --mmproj)",
 }
 """Architectures that are not models of text by themselves, and what they do."""
 

@@ -62,10 +62,10 @@ def read_tower_folder(
     folder = Path(path)
     config = read_config_json(folder)
     names = config.get("architectures")
-    name = names[0] if isinstance(names, list) and names else ""
+    name = str(names[0]) if isinstance(names, list) and names else ""
     if name not in CLASSES:
         raise FormatError(
-            f"{folder}: config.json is of the class {str(name)!r}, whose towers weft does not read "
+            f"{folder}: config.json is of the class {name[:60]!r}, whose towers weft does not read "
             f"from folders; known are {', '.join(CLASSES)}; for others give the mmproj file"
         )
     families: Mapping[str, TowerFamily] = import_module(f"{__name__}.{CLASSES[name]}").FAMILIES
