@@ -350,12 +350,110 @@ def _granite_rows(model: Any, samples: NDArray[np.float32]) -> Any:
         return model.get_audio_features(**_granite_seen(samples)).pooler_output[0]
 
 
+class Ultravox:
+    """Ultravox, which transformers lacks: Whisper's encoder, a projector, and a model of text.
+
+    One of a single layer is as most are published: only the tower, with the names of others."""
+
+    def __init__(self, size: dict[str, int]) -> None:
+        import torch
+        import transformers
+
+        self.alone = size["layers"] == 1
+        self.stack, wide = (3, 128) if self.alone else (8, size["d"])
+        heads = 2 if self.alone else size["heads"]
+        self.config = transformers.WhisperConfig(
+            **whisper_config(size | {"d": wide, "heads": heads}), attn_implementation="eager",
+            max_source_positions=50 if self.alone else 20,
+        )  # fmt: skip
+        self.encoder = randomised(transformers.models.whisper.modeling_whisper.WhisperEncoder(
+            self.config
+        ))  # fmt: skip
+        nn = torch.nn
+        self.projector = randomised(nn.ModuleDict({
+            "ln_pre": nn.RMSNorm(wide * self.stack, eps=1e-6),
+            "linear_1": nn.Linear(wide * self.stack, 44, bias=False),
+            "ln_mid": nn.RMSNorm(22, eps=1e-6), "linear_2": nn.Linear(22, 32, bias=False),
+        }))  # fmt: skip
+        self.model = randomised(transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**_TEXT, attn_implementation="eager")
+        ))  # fmt: skip
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Saves the folder."""
+        from safetensors.torch import save_file
+
+        config: dict[str, Any] = {
+            "architectures": ["UltravoxModel"], "model_type": "ultravox", "hidden_size": 44,
+            "projector_act": "swiglu", "projector_ln_mid": True, "stack_factor": self.stack,
+        }  # fmt: skip
+        parts = {"audio_tower.": self.encoder, "multi_modal_projector.": self.projector}
+        if self.alone:
+            config |= {"audio_model_id": "openai/whisper-tiny", "text_model_id": "a text"}
+        else:
+            config["audio_config"] = self.config.to_dict()
+            config["text_config"] = self.model.config.to_dict()
+            parts["language_model."] = self.model
+        (folder / "config.json").write_text(json.dumps(config))
+        tensors = {start + name: value.clone() for start, part in parts.items()
+                   for name, value in part.state_dict().items()}  # fmt: skip
+        save_file(tensors, folder / "model.safetensors")
+
+    def encoded(self, mel: Any, n: int) -> Any:
+        """The rows of frames [n_mel, n_frames], of which the first n are heard."""
+        import torch
+
+        gelu = torch.nn.functional.gelu
+        x = gelu(self.encoder.conv2(gelu(self.encoder.conv1(mel[None])))).transpose(1, 2)
+        x = x + self.encoder.embed_positions.weight[: x.shape[1]]
+        mask = torch.zeros(1, 1, 1, x.shape[1])
+        mask[..., (n - 1) // 2 + 1 :] = -torch.inf
+        for layer in self.encoder.layers:
+            x = layer(x, mask)
+            x = x[0] if isinstance(x, tuple) else x
+        return self.encoder.layer_norm(x)[0]
+
+    def rows(self, samples: NDArray[np.float32]) -> Any:
+        """The rows of a sound."""
+        import torch
+        import transformers
+
+        pad, p = torch.nn.functional.pad, self.projector
+        extractor = transformers.WhisperFeatureExtractor(feature_size=N_MEL)
+        seen = extractor(
+            np.pad(samples, (0, max(320 - len(samples), 0))), sampling_rate=16000,
+            padding="longest", pad_to_multiple_of=160, truncation=False, return_tensors="pt",
+        )  # fmt: skip
+        mel, context = seen["input_features"][0], 2 * self.config.max_source_positions
+        out = []
+        for at in range(0, mel.shape[1], context):
+            part = mel[:, at : at + context]
+            n = part.shape[1]
+            x = self.encoded(pad(part, (0, context - n)) if at else part, n)
+            x = pad(x, (0, 0, 0, -len(x) % self.stack)).reshape(-1, self.stack * x.shape[1])
+            first, gate = p["linear_1"](p["ln_pre"](x)).chunk(2, dim=-1)
+            x = p["linear_2"](p["ln_mid"](torch.nn.functional.silu(gate) * first))
+            out.append(x[: -(-n // (2 * self.stack))])
+        return torch.cat(out)
+
+    def __call__(self, input_ids: Any, samples: NDArray[np.float32]) -> Any:
+        x = self.model.get_input_embeddings()(input_ids)
+        x[input_ids == self.config.audio_token_id] = self.rows(samples)
+        return self.model(inputs_embeds=x)
+
+
 KINDS = {
     "qwen3a": Kind(_qwen3_asr, _qwen3_asr_rows, (7000, 16000, 33333, 150001), _qwen3_asr_seen),
     "qwen3-omni": Kind(_qwen3_omni, _qwen3_omni_rows, (33333,), tower="qwen3a"),
     "musicflamingo": Kind(_flamingo, _flamingo_rows, (16161, 490000)),
     "qwen2.5o": Kind(_qwen25_omni, _qwen25_omni_rows, (16161, 33333, 480700)),
     "granite_speech": Kind(_granite, _granite_rows, (2000, 11520, 33333), _granite_seen),
+    "ultravox": Kind(
+        Ultravox,
+        lambda model, samples: model.rows(samples),
+        (100, 3000, 6400, 7200, 12640, 17777),
+        lambda samples: {"samples": samples},
+    ),
     "lfm2a": Kind(Lfm2Audio, _lfm2_rows, (2560, 8000, 33333)),
     "gemma4a": Kind(_gemma4, _gemma4_rows, (1600, 8000, 16161, 33333), _gemma4_seen),
     "gemma4ua": Kind(_gemma4_unified, _gemma4_unified_rows, (100, 33333)),

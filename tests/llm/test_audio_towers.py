@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.llm import LLM, SoundTower
 
@@ -77,7 +78,7 @@ def test_a_folder_is_its_file(made: tuple[str, Any, Path], tmp_path: Path) -> No
     np.testing.assert_allclose(first, second, atol=2e-2 * np.abs(first).max())  # kernels are f16
 
 
-@pytest.mark.parametrize("kind", ["gemma4a", "qwen3a", "granite_speech"])
+@pytest.mark.parametrize("kind", ["gemma4a", "qwen3a", "granite_speech", "ultravox"])
 def test_logits_behind_a_sound(kind: str, tmp_path: Path) -> None:
     """The folder as text model and tower: rows of a sound in a prompt, and the tokens behind."""
     hf_folders = pytest.importorskip("tests.llm.hf_folders")
@@ -97,6 +98,29 @@ def test_logits_behind_a_sound(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         want = model(input_ids=prompt, **KINDS[kind].seen(samples)).logits[0]
     close(got, want)
+
+
+def test_folders_of_ultravox_that_are_refused(tmp_path: Path) -> None:
+    """Towers of other equations, folders without the encoder, and the tower as a text model."""
+    import torch
+
+    model = KINDS["ultravox"].make(SIZES[1])
+    model.save_pretrained(tmp_path)
+    with pytest.raises(FormatError, match=r"a tower for sound .* give the text model \(a text\)"):
+        LLM(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for key, value in (
+        ("projector_act", "gelu"), ("projector_ln_mid", None), ("audio_latency_block_size", 100),
+    ):  # fmt: skip
+        path.write_text(json.dumps(config | {key: value}))
+        with pytest.raises(FormatError, match=f"{key}.* only"):
+            SoundTower(tmp_path)
+    path.write_text(json.dumps(config))
+    model.encoder = torch.nn.Identity()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(FormatError, match=r"audio_tower.conv1.weight.*'openai/whisper-tiny'"):
+        SoundTower(tmp_path)
 
 
 def test_the_spectrogram_of_granite() -> None:

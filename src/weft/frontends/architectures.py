@@ -139,6 +139,7 @@ FILES = {
         "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
+        "ultravox": "UltravoxModel",
         "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration",
         "granite_swa": "GraniteSWAForCausalLM GraniteMoeSWAForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
@@ -245,5 +246,5 @@ APART = {
 
 RELATED = ("distilbert", "roberta", "xlm-roberta", "glm4_moe_lite", "bamba", "internlm3", "mistral",
            "mixtral", "olmo3", "glm4v", "sarvam", "internvl", "qwen2audio", "qwen3 heard",
-           "qwen3moe heard", "solar_open", "mt5")  # fmt: skip
+           "qwen3moe heard", "solar_open", "mt5", "ultravox")  # fmt: skip
 """Kinds of folders whose models are of an architecture of another name."""

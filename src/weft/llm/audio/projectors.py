@@ -2,6 +2,7 @@
 
 Audio Flamingo 3 (arXiv 2507.08128) is Qwen2-Audio's tower with two matrices at its end.
 Qwen2.5-Omni (arXiv 2503.20215) hears parts of two seconds, whose positions begin anew.
+Ultravox stacks the rows of a sound, of which silence behind it has none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from weft import graph as G
+from weft.frontends.gguf import GGUFFile
+from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.audio import whisper
 from weft.llm.audio.sounds import Samples
@@ -119,4 +122,91 @@ def omni_n_rows(c: SoundConfig, n: int) -> int:
 QWEN25OMNI = SoundFamily(
     rows=omni_rows, inputs=omni_inputs, forward=omni_forward, parts=omni_parts, rate=RATE,
     n_rows=omni_n_rows, before="<|audio_bos|>", after="<|audio_eos|>",
+)  # fmt: skip
+
+
+# -- Ultravox --------------------------------------------------------------------------------------
+
+PROJECTOR_EPS = 1e-6
+"""The epsilon of the projector's norms, which no file says."""
+
+
+def ultravox_read(file: GGUFFile) -> SoundConfig:
+    """The config. The projector's tensors say both of its widths: files may have its inner width
+    as the width of the text model."""
+    c = whisper.read_sound_config(file, [("mm.a.mlp.1.weight", 1), ("mm.a.mlp.2.weight", 1)])
+    return replace(c, n_out=c.widths[1])
+
+
+def ultravox_rows(c: SoundConfig) -> Iterator[Row]:
+    yield from whisper.encoder_rows(c)
+    half = c.widths[0] // 2
+    yield need("mm.a.norm_pre.weight", c.n_embd * c.stack)
+    yield need("mm.a.mlp.1.weight", c.n_embd * c.stack, 2 * half)
+    yield need("mm.a.norm_mid.weight", half)
+    yield need("mm.a.mlp.2.weight", half, c.n_out)
+
+
+def ultravox_inputs(c: SoundConfig) -> dict[str, Tensor]:
+    """Frames for whole rows, which of the frames there are, and which rows are of the sound."""
+    n = c.stack * G.Sym("n_rows", 1, -(-c.n_positions // c.stack)).size
+    return {
+        "mel": G.input("mel", (c.n_mel, 2 * n), "f32"),
+        "there": G.input("there", (2 * n, 1), "f32"),
+        "mask": G.input("mask", (n, n), "f16"),
+    }
+
+
+def ultravox_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    there, n = inputs["there"], inputs["mask"].ne[0]
+    x = G.mul(whisper.convolved(w, 1, inputs["mel"], stride=1), there)
+    x = whisper.convolved(w, 2, G.cont(G.transpose(x)), stride=2)
+    positions = w["a.position_embd.weight"]
+    if left := -c.n_positions % c.stack:
+        positions = G.pad(positions, (0, 0, 0, 0), (0, left, 0, 0))
+    x = G.add(x, G.view_2d(positions, c.n_embd, n, positions.nb[1]))
+    x = blocks.encode(c, w, x, c.n_layer, at="a", mask=inputs["mask"])
+    x = common.layer_norm(w, "a.post_ln", x, c.eps)
+    x = G.mul(x, G.cont(G.view_2d(there, 1, n, 2 * there.nb[1])))
+    x = G.reshape(x, c.n_embd * c.stack, exact_div(n, c.stack) or n)
+    x = common.linear(w, "mm.a.mlp.1", common.norm(w, "mm.a.norm_pre", x, PROJECTOR_EPS))
+    x = common.norm(w, "mm.a.norm_mid", G.swiglu(x, swapped=True), PROJECTOR_EPS)
+    return common.linear(w, "mm.a.mlp.2", x)
+
+
+def ultravox_frames(n_samples: int) -> int:
+    """Frames of the spectrogram of a sound."""
+    return max(-(-n_samples // HOP), 2)
+
+
+def ultravox_parts(c: SoundConfig, samples: Samples) -> list[Part]:
+    """Parts of 30 seconds of one spectrogram. The first ends with the sound; silence behind the
+    sound fills a further part and, unseen by the rows of the sound, its last stack of rows."""
+    left = ultravox_frames(len(samples)) * HOP - len(samples)
+    mel = whisper.log_mel(np.pad(samples, (0, left)), c.n_mel)
+    out: list[Part] = []
+    for at in range(0, mel.shape[1], c.frames):
+        part = mel[:, at : at + c.frames]
+        n_frames = part.shape[1]
+        n_rows = -(-n_frames // (2 * c.stack))
+        n = c.stack * n_rows
+        mask = np.zeros((n, n), np.float16)
+        mask[:, -(-n_frames // 2) :] = -np.inf
+        there = np.arange(2 * n) < (c.frames if at else n_frames)
+        values: dict[str, Any] = {
+            "mel": np.pad(part, ((0, 0), (0, 2 * n - n_frames))),
+            "there": there.astype(np.float32)[:, None], "mask": mask,
+        }  # fmt: skip
+        out.append((values, n_rows))
+    return out
+
+
+def ultravox_n_rows(c: SoundConfig, n: int) -> int:
+    whole, left = divmod(ultravox_frames(n), c.frames)
+    return whole * -(-c.n_positions // c.stack) + -(-left // (2 * c.stack))
+
+
+ULTRAVOX = SoundFamily(
+    rows=ultravox_rows, inputs=ultravox_inputs, forward=ultravox_forward, parts=ultravox_parts,
+    rate=RATE, n_rows=ultravox_n_rows, read=ultravox_read,
 )  # fmt: skip

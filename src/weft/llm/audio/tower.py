@@ -12,6 +12,7 @@ FAMILIES: Mapping[str, SoundFamily] = {
     "voxtral": whisper.VOXTRAL, "qwen2a": whisper.QWEN2AUDIO, "qwen3a": qwen3.QWEN3AUDIO,
     "gemma4a": gemma4.GEMMA4AUDIO, "gemma4ua": gemma4.GEMMA4_UNIFIED,
     "musicflamingo": projectors.FLAMINGO, "qwen2.5o": projectors.QWEN25OMNI,
+    "ultravox": projectors.ULTRAVOX,
     "granite_speech": granite.GRANITE, "lfm2a": conformer.LFM2AUDIO,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -396,8 +398,28 @@ _COGVLM = {
 }  # fmt: skip
 
 
+# -- Ultravox --------------------------------------------------------------------------------------
+
+
+def _elsewhere(c: Config) -> Pairs:
+    """Raises FormatError: the folder has a tower alone."""
+    raise FormatError(
+        f"{c.folder}: a tower for sound without a text model of LLaMA's kind; give the text model "
+        f"({str(c.get('text_model_id', 'a folder of its own'))[:60]}) as the model, and this "
+        "folder as --mmproj (mmproj=)"
+    )
+
+
+def _with_text(config: Mapping[str, Any]) -> str:
+    text = config.get("text_config")
+    return "llama" if isinstance(text, dict) and text.get("model_type") == "llama" else ""
+
+
 FAMILIES = {
     "llama": _LLAMA,
+    "ultravox": Family(
+        "llama", common=_elsewhere, variant=_with_text, defaults={"num_hidden_layers": 0}
+    ),
     "nanbeige": replace(_LLAMA, arch="nanbeige", keys=_nanbeige_keys),
     "chameleon": Family("chameleon", _chameleon_keys, defaults=ROTARY, adjacent=True),
     "cogvlm": replace(_LLAMA, arch="cogvlm", names=_COGVLM, adjacent=False),

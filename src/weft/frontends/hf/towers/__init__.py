@@ -32,7 +32,7 @@ _FILES = {
     "Qwen3ASRForConditionalGeneration Qwen3OmniMoeForConditionalGeneration "
     "Lfm2AudioForConditionalGeneration AudioFlamingo3ForConditionalGeneration "
     "Qwen2_5OmniForConditionalGeneration Qwen2_5OmniModel "
-    "GraniteSpeechForConditionalGeneration",
+    "GraniteSpeechForConditionalGeneration UltravoxModel",
     "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
     "Kimi_K25ForConditionalGeneration StepVLForConditionalGeneration "
     "Step3p7ForConditionalGeneration NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 "

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.towers import square
-from weft.frontends.hf.towers.family import TowerFamily, both, count_of, part_of
+from weft.frontends.hf.towers.family import TowerFamily, both, count_of, has_part, part_of
 from weft.frontends.hf.values import Floats, Values
 
 _PART = "audio_config"
@@ -196,6 +199,73 @@ def _omni25() -> TowerFamily:
                 yield key, value
 
     return replace(found, keys=keys)
+
+
+# -- Ultravox --------------------------------------------------------------------------------------
+
+_ULTRAVOX_NAMES = _NAMES | {
+    "multi_modal_projector.ln_pre": "mm.a.norm_pre",
+    "multi_modal_projector.ln_mid": "mm.a.norm_mid",
+}
+_ULTRAVOX_KNOWN = {
+    "projector_act": "swiglu", "projector_ln_mid": True, "audio_latency_block_size": None,
+}  # fmt: skip
+_ULTRAVOX_USUAL = {"projector_act": "swiglu", "projector_ln_mid": False}
+_WHISPER_HEAD = 64
+"""Elements of a head of every published Whisper, for folders that only name one."""
+
+
+class _Ultravox(TowerFamily):
+    """Encoders may be saved in the part of Whisper that they are."""
+
+    def gguf_name(self, c: Config, name: str) -> str:
+        """The name in a file."""
+        return super().gguf_name(c, name.replace("audio_tower.model.encoder.", "audio_tower."))
+
+
+def _ultravox_keys(c: Config) -> Pairs:
+    """The keys. Folders that name a Whisper, and have its tensors, leave its sizes to these."""
+    for key, value in _ULTRAVOX_KNOWN.items():
+        given = c.get(key, _ULTRAVOX_USUAL.get(key))
+        if given != value:
+            raise c.bad(key, f"is {given!r}; files hold towers of {value!r} only")
+    shapes = {
+        name.removeprefix("model.").replace("audio_tower.model.encoder.", "audio_tower."): t.shape
+        for name, t in open_shards(c.folder).items()
+    }
+    wanted = ("audio_tower.conv1.weight", "audio_tower.layers.0.fc1.weight",
+              "multi_modal_projector.linear_2.weight")  # fmt: skip
+    if missing := [name for name in wanted if len(shapes.get(name, ())) < 2]:
+        raise FormatError(
+            f"{c.folder}: there is no matrix {missing[0]}: weft reads towers of Ultravox whose "
+            "folder has the encoder; one that leaves it to the folder of "
+            f"{str(c.get('audio_model_id'))[:60]!r} must be saved with it"
+        )
+    conv, up, out = (shapes[name] for name in wanted)
+    n_embd = conv[0]
+    yield "general.file_type", 0
+    yield "has_audio_encoder", True
+    yield "audio.projection_dim", out[0]
+    yield "audio.embedding_length", n_embd
+    yield "audio.feed_forward_length", up[0]
+    found = (_ENCODER_LAYER.match(name) for name in shapes)
+    yield "audio.block_count", max(int(layer[1]) for layer in found if layer) + 1
+    if has_part(c, _PART):
+        _require_known(c, {"activation_function": "gelu", "scale_embedding": False})
+        n_head = count_of(c, _PART, "encoder_attention_heads", "num_attention_heads")
+    else:
+        n_head = max(n_embd // _WHISPER_HEAD, 1)
+    yield "audio.attention.head_count", n_head
+    yield "projector_type", "ultravox"
+    yield "audio.num_mel_bins", conv[1]
+    yield "audio.attention.layer_norm_epsilon", 1e-5
+    yield "audio.projector.stack_factor", c.count("stack_factor") if "stack_factor" in c else 8
+
+
+_ENCODER_LAYER = re.compile(r"audio_tower\.layers\.(\d{1,4})\.")
+_ULTRAVOX = _Ultravox(
+    _ultravox_keys, _STARTS, _LAYERS, _ULTRAVOX_NAMES, _change, kernels=(".conv1d.",)
+)
 
 
 # -- Gemma 4 ---------------------------------------------------------------------------------------
@@ -454,6 +524,7 @@ FAMILIES = {
     "Qwen2_5OmniForConditionalGeneration": _omni25(),
     "Qwen2_5OmniModel": _omni25(),
     "Lfm2AudioForConditionalGeneration": _LFM2,
+    "UltravoxModel": _ULTRAVOX,
     "VoxtralForConditionalGeneration": _family(_voxtral_keys),
     "Qwen2AudioForConditionalGeneration": _family(lambda c: _keys(c, "qwen2a")),
     "Qwen3ASRForConditionalGeneration": _qwen3("audio.projector_type"),
