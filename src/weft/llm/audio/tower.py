@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.llm.audio import conformer, gemma4, granite, projectors, qwen3, whisper
+from weft.llm.audio import conformer, dots3, gemma4, granite, projectors, qwen3, whisper
 from weft.llm.audio.whisper import SoundConfig, SoundFamily
 from weft.llm.senses.tower import AnyTower
 
@@ -13,7 +13,7 @@ FAMILIES: Mapping[str, SoundFamily] = {
     "gemma4a": gemma4.GEMMA4AUDIO, "gemma4ua": gemma4.GEMMA4_UNIFIED,
     "musicflamingo": projectors.FLAMINGO, "qwen2.5o": projectors.QWEN25OMNI,
     "ultravox": projectors.ULTRAVOX,
-    "granite_speech": granite.GRANITE, "lfm2a": conformer.LFM2AUDIO,
+    "granite_speech": granite.GRANITE, "lfm2a": conformer.LFM2AUDIO, "dots3note_a": dots3.DOTS3NOTE,
 }  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 

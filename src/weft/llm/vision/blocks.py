@@ -177,8 +177,12 @@ def encode(
             q, k = rotated(q), rotated(k)
         y = common.linear(layer, "attn_out", attention(c, q, k, v, mask))
         x = G.add(x, _scaled(layer, "ls1", y))
-        y = common.linear(layer, up, _normed(c, layer, "ln2", x))
-        x = G.add(x, _scaled(layer, "ls2", common.linear(layer, down, ACT[c.act](y))))
+        y = _normed(c, layer, "ln2", x)
+        if "ffn_gate.weight" in layer:
+            y = G.swiglu(common.linear(layer, "ffn_gate", y), common.linear(layer, up, y))
+        else:
+            y = ACT[c.act](common.linear(layer, up, y))
+        x = G.add(x, _scaled(layer, "ls2", common.linear(layer, down, y)))
         x = x.named(f"{at}.l_out-{il}")
     return x
 

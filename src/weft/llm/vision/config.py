@@ -81,6 +81,11 @@ class TowerConfig:
     `mm.model.mlp.1`, `mm.model.mlp.3`; 0: there are none."""
     n_fc: int = 0
     """Width in front of the last matrix of a projector `mm.model.fc`; 0: there is none."""
+    experts: tuple[tuple[int, int], ...] = ()
+    """Number of experts of each layer, 0 where it has none, and their width; empty: no layer has
+    any."""
+    n_used: int = 0
+    """Number of experts that each row goes to."""
     whole_size: int = 0
     """Pixels of the longer side of an image before it is cut into tiles."""
     tile_size: int = 0
@@ -154,6 +159,8 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         n_class=_rows(file, "v.class_embd"),
         n_projector=_rows(file, "mm.1.weight", "mm.up.weight", "mm.model.mlp.1.weight"),
         n_fc=_rows(file, "mm.model.mlp.2.weight"),
+        experts=_experts(file, n_layer),
+        n_used=keys.count("vision.expert_used_count", 0, least=0),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
         tile_size=keys.count("vision.preproc_tile_size", 0, least=0, most=1 << 14),
         least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
@@ -169,9 +176,9 @@ def _least(file: GGUFFile) -> int:
 
 
 def _least_size(file: GGUFFile) -> int:
-    """Minimum number of pixels: images of one kind of tower are of any size, which converters write
+    """Minimum number of pixels: some kinds of towers see images of any size, which converters write
     as 0."""
-    return 0 if projector_of(file, "vision") == "dots_ocr" else 1
+    return 0 if projector_of(file, "vision") in ("dots_ocr", "dots3note_v") else 1
 
 
 def _positions(file: GGUFFile) -> int:
@@ -183,6 +190,12 @@ def _rows(file: GGUFFile, *names: str) -> int:
     """The number of rows of the first of these tensors that the file has; 0: it has none."""
     found = (file.tensors[name] for name in names if name in file.tensors)
     return next((info.ne[1] for info in found), 0)
+
+
+def _experts(file: GGUFFile, n_layer: int) -> tuple[tuple[int, int], ...]:
+    found = (file.tensors.get(f"v.blk.{il}.ffn_gate_exps.weight") for il in range(n_layer))
+    sizes = tuple((0, 0) if info is None else (info.ne[2], info.ne[1]) for info in found)
+    return sizes if any(n for n, _ in sizes) else ()
 
 
 def _deepstack(file: GGUFFile) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from weft.llm.vision.step3 import STEP3
 
 FAMILIES: Mapping[str, Family] = {
     "deepseekocr": DEEPSEEKOCR, "deepseekocr2": DEEPSEEKOCR2, "dots_ocr": DOTSOCR,
+    "dots3note_v": DOTSOCR,
     "exaone4_5": EXAONE45, "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED,
     "glm4v": GLM4V, "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL,
     "kimik25": KIMIK25, "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR,

@@ -42,6 +42,7 @@ _FILES = {
     "DotsOCRForCausalLM",
     "deepseek": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
     "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
+    "dots3": "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration",
     "minicpm": "MiniCPMV4_6ForConditionalGeneration",
     "spoken": "PocketTTSForConditionalGeneration PocketTTSModel",
 }
