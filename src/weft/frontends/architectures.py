@@ -136,7 +136,8 @@ FILES = {
         "nanbeige": "NanbeigeForCausalLM",
         "internlm3": "InternLM3ForCausalLM",
         "mistral": "MistralForCausalLM MinistralForCausalLM CwmForCausalLM "
-        "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
+        "LlavaForConditionalGeneration LlavaNextForConditionalGeneration "
+        "VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
         "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration",

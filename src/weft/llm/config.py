@@ -124,6 +124,9 @@ class ModelConfig:
     """Cap of logits, in the same way; 0: there is none."""
     embedding_scale: float = 0.0
     """Factor of embeddings; 0: there is none."""
+    row_scale: float = 0.0
+    """Factor of the rows of images and sounds, which stand in place of embeddings; 0: there is
+    none."""
     residual_scale: float = 0.0
     """Factor of the outputs that a layer adds to the residual; 0: there is none."""
     logit_scale: float = 0.0

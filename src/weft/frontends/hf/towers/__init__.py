@@ -20,7 +20,8 @@ from weft.frontends.hf.towers.family import TowerFamily, as_file
 __all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
 
 _FILES = {
-    "square": "LlavaForConditionalGeneration Gemma3ForConditionalGeneration "
+    "square": "LlavaForConditionalGeneration LlavaNextForConditionalGeneration "
+    "Gemma3ForConditionalGeneration "
     "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
     "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
     "Qwen3VLMoeForConditionalGeneration LightOnOcrForConditionalGeneration "
