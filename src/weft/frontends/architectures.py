@@ -140,7 +140,8 @@ FILES = {
         "VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
-        "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration",
+        "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration "
+        "Granite4VisionForConditionalGeneration",
         "granite_swa": "GraniteSWAForCausalLM GraniteMoeSWAForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
         "minicpm": "MiniCPMForCausalLM",

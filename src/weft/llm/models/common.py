@@ -111,7 +111,7 @@ def embed(step: Step, w: Weights) -> Tensor:
 
 def deepstack(step: Step, part: int) -> Tensor:
     """A part [n_embd, n_tokens] of the rows given in place of tokens: 0 is the input, the others
-    are added behind the first layers."""
+    are added behind layers."""
     embd, n = step.embd, step.config.n_embd
     assert embd is not None
     if not step.config.n_deepstack:

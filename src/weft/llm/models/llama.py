@@ -223,9 +223,9 @@ def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
 
 
 def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Scales rows of sounds and images as embeddings. Removes the rotary embedding if
-    `rope.scaling.finetuned` is false."""
-    c = replace(c, row_scale=c.embedding_scale)
+    """Scales rows of sounds and images as embeddings, if layers add no parts of them. Removes the
+    rotary embedding if `rope.scaling.finetuned` is false."""
+    c = replace(c, row_scale=0.0 if c.deepstack else c.embedding_scale)
     if keys.flag("rope.scaling.finetuned", True):
         return c
     return replace(c, rope=replace(c.rope, n_dims=0))

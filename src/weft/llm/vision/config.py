@@ -68,6 +68,10 @@ class TowerConfig:
     pinpoints: tuple[tuple[int, int], ...] = ()
     """Heights and widths in pixels that the tiles of an image may have together; empty: the tower
     does not cut images so."""
+    windows: tuple[int, int] = (0, 0)
+    """Queries and patches of each side of a window of a Q-Former; zeros: there is none."""
+    corners: tuple[int, ...] = ()
+    """For each projector the patch of each 2 x 2 that its queries begin with; -1: the mean."""
     n_positions: int = 0
     """Number of learned positions along a side, where height and width have their own; 0: they have
     none."""
@@ -149,11 +153,19 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         layers=_layers(file, n_layer),
         swapped=_swapped(file, n_embd),
         pinpoints=_pinpoints(file, size),
+        windows=_windows(keys),
+        corners=_corners(file),
         n_positions=_positions(file),
         n_learned=_rows(file, "v.position_embd.weight"),
         n_whole=_rows(file, "v.position_embd_whole.weight"),
         n_class=_rows(file, "v.class_embd"),
-        n_projector=_rows(file, "mm.1.weight", "mm.up.weight", "mm.model.mlp.1.weight"),
+        n_projector=_rows(
+            file,
+            "mm.1.weight",
+            "mm.up.weight",
+            "mm.model.mlp.1.weight",
+            "v.proj_blk.0.ffn_up.weight",
+        ),
         n_fc=_rows(file, "mm.model.mlp.2.weight"),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
         tile_size=keys.count("vision.preproc_tile_size", 0, least=0, most=1 << 14),
@@ -275,6 +287,23 @@ def _layers(file: GGUFFile, n_layer: int) -> tuple[int, ...]:
     if not layers or min(layers) < 0 or max(layers) > n_layer:
         raise FormatError(f"{file.path}: {key} must have numbers from 0 to {n_layer}")
     return layers
+
+
+def _windows(keys: Keys) -> tuple[int, int]:
+    names = (f"vision.projector.{name}_side" for name in ("query", "window"))
+    n_queries, n_patches = (keys.count(name, 0, least=0, most=1 << 10) for name in names)
+    return n_queries, n_patches
+
+
+def _corners(file: GGUFFile) -> tuple[int, ...]:
+    key = "clip.vision.projector.spatial_offsets"
+    if key not in file.metadata:
+        return ()
+    given = np.asarray(file.get_array(key))
+    known = given.dtype.kind in "iu" and 0 < given.size <= 1 << 10
+    if not known or given.min() < -1 or given.max() > 3:
+        raise FormatError(f"{file.path}: {key} must have numbers from -1 to 3")
+    return tuple(int(n) for n in given)
 
 
 def _pinpoints(file: GGUFFile, side: int) -> tuple[tuple[int, int], ...]:

@@ -41,6 +41,7 @@ _FILES = {
     "MiniMaxM3VLForConditionalGeneration MiniMaxM3SparseForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
     "DotsOCRForCausalLM",
+    "granite": "Granite4VisionForConditionalGeneration",
     "deepseek": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
     "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
     "minicpm": "MiniCPMV4_6ForConditionalGeneration",
