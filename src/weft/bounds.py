@@ -45,6 +45,10 @@ PIXELS = 1 << 25
 """Maximum number of decoded pixels of an image: several times as many as any encoder reads."""
 RESIZED_PIXELS = 1 << 26
 """Maximum number of pixels that an image is enlarged or filled up to, in front of an encoder."""
+IMAGE_TILES = 64
+"""Maximum number of tiles of an image in a shape of an encoder's list."""
+IMAGE_SHAPES = 512
+"""Maximum number of shapes in such a list."""
 JPEG_PIXELS = 1 << 27
 """Maximum number of pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or
 an eighth."""

@@ -80,13 +80,21 @@ def test_llava_pads_images_to_squares(tmp_path: Path) -> None:
     assert line.shape == (32, 32, 3) and (line[:15] == mean).all()
 
 
-def test_a_tower_with_tiles_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sides", "how", "message"),
+    [([32, 64, 32], "spatial_unpad", "pairs of widths"), ([], "spatial_unpad", "pairs of widths"),
+     ([32, 40], "spatial_unpad", "32 x 40 pixels"), ([32, -32], "spatial_unpad", "32 x -32"),
+     ([32, 32 * 65], "spatial_unpad", "at most 64 tiles"), ([32, 64] * 600, "", "at most 512"),
+     ([32, 64], "flat", "'flat'")],
+)  # fmt: skip
+def test_tiles_that_are_refused(tmp_path: Path, sides: list[int], how: str, message: str) -> None:
     keys = {"clip.vision.image_size": 32, "clip.vision.patch_size": 8, "clip.use_gelu": False,
             "clip.vision.embedding_length": 16, "clip.vision.feed_forward_length": 24,
             "clip.vision.block_count": 1, "clip.vision.attention.head_count": 2,
-            "clip.vision.image_grid_pinpoints": np.array([32, 64], np.int32)}  # fmt: skip
+            "clip.vision.mm_patch_merge_type": how,
+            "clip.vision.image_grid_pinpoints": np.array(sides, np.int32)}  # fmt: skip
     path = models.write_tower(tmp_path / "a.gguf", "mlp", {"x": np.zeros(1, np.float32)}, **keys)
-    with pytest.raises(FormatError, match="cuts images into tiles"):
+    with pytest.raises(FormatError, match=message):
         Tower(path)
 
 

@@ -136,11 +136,13 @@ FILES = {
         "nanbeige": "NanbeigeForCausalLM",
         "internlm3": "InternLM3ForCausalLM",
         "mistral": "MistralForCausalLM MinistralForCausalLM CwmForCausalLM "
-        "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
+        "LlavaForConditionalGeneration LlavaNextForConditionalGeneration "
+        "VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
         "ultravox": "UltravoxModel",
-        "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration",
+        "granite": "GraniteForCausalLM GraniteSpeechForConditionalGeneration "
+        "Granite4VisionForConditionalGeneration",
         "granite_swa": "GraniteSWAForCausalLM GraniteMoeSWAForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
         "minicpm": "MiniCPMForCausalLM",

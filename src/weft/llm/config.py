@@ -124,6 +124,9 @@ class ModelConfig:
     """Cap of logits, in the same way; 0: there is none."""
     embedding_scale: float = 0.0
     """Factor of embeddings; 0: there is none."""
+    row_scale: float = 0.0
+    """Factor of the rows of images and sounds, which stand in place of embeddings; 0: there is
+    none."""
     residual_scale: float = 0.0
     """Factor of the outputs that a layer adds to the residual; 0: there is none."""
     logit_scale: float = 0.0
@@ -135,8 +138,9 @@ class ModelConfig:
     """Pairs of a head that rotate by time, height and width in images (M-RoPE); empty: none."""
     rows_join: Literal["all", "windows", "none"] = "all"
     """The layers in which the rows of an image see one another, if its tower says that they do."""
-    n_deepstack: int = 0
-    """First layers behind which a part of an image's row is added (DeepStack, arXiv 2406.04334)."""
+    deepstack: tuple[int, ...] = ()
+    """For each further part of an image's row, the layer behind which it is added (DeepStack, arXiv
+    2406.04334)."""
     n_positions: int = 0
     """Number of learned positions; 0: there are none."""
     n_buckets: int = 0
@@ -224,6 +228,11 @@ class ModelConfig:
     def without_rope(self) -> ModelConfig:
         """The same config without rotary embedding."""
         return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
+
+    @property
+    def n_deepstack(self) -> int:
+        """Number of further parts of an image's row."""
+        return len(self.deepstack)
 
     @property
     def row_width(self) -> int:

@@ -94,9 +94,26 @@ class Keys:
             hidden_act=self.file.get_str(f"{self.arch}.hidden_activation", ""),
             n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
             rope_sections=self.sections(),
-            n_deepstack=self.count("n_deepstack_layers", 0, least=0, most=max(n_layer - 1, 0)),
+            deepstack=self.deepstack(n_layer),
             parallel_residual=self.flag("use_parallel_residual", True),
         )
+
+    def deepstack(self, n_layer: int) -> tuple[int, ...]:
+        """The layers behind which parts of an image's row are added: the first ones (Qwen3-VL), or
+        those in front of the layers that have a part's number (Granite 4 Vision)."""
+        key = "deepstack_mapping"
+        if f"{self.arch}.{key}" not in self.file.metadata:
+            most = max(n_layer - 1, 0)
+            return tuple(range(self.count("n_deepstack_layers", 0, least=0, most=most)))
+        values = self.file.get_array(f"{self.arch}.{key}")
+        if len(values) != n_layer or not np.issubdtype(values.dtype, np.integer):
+            raise self.bad(key, f"an array of {len(values)}", f"{n_layer} integers")
+        at = {int(part): il - 1 for il, part in enumerate(values.tolist()) if part >= 0}
+        n = len(at)
+        if sorted(at) != list(range(1, n + 1)) or n != (values >= 0).sum() or values[0] >= 0:
+            wanted = "-1, and each number from 1 on once, behind the first layer"
+            raise self.bad(key, values[:32].tolist(), wanted)
+        return tuple(at[part] for part in range(1, n + 1))
 
     def n_vocab(self) -> int:
         """The number of tokens of the vocabulary."""

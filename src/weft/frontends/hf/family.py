@@ -163,7 +163,7 @@ _TOWER_STARTS = ("mlp", "vit.", "vpm.", "siglip2.", "conformer.", "merger.", "re
                  "sound_encoder.", "sound_projection.", "speech_embeddings.", "depthformer.",
                  "depth_linear.", "depth_embeddings.", "codebook_offsets")  # fmt: skip
 _TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", "token2wav.",
-                "code2wav.", "projector.", "pre_mm_projector_norm", "image_newline",
+                "code2wav.", "projector.", "_projectors.", "pre_mm_projector_norm", "image_newline",
                 "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
                 "model.connector.", "vqmodel.", "aligner.", "generation_", "model.merger.",
                 "vit_merger.", "sam_model.", "qwen2_model.")  # fmt: skip

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.frontends.gguf import GGUFFile
-from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.audio.sounds import Samples
 from weft.llm.audio.spectra import RATE, bands, hann, mel_filters
 from weft.llm.audio.whisper import Part, SoundConfig, SoundFamily, read_sound_config
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.senses import qformer
+from weft.llm.weights import Row, Weights, need
 
-EPS, QUERY_EPS = 1e-5, 1e-12
+EPS = 1e-5
 _WINDOW, _HOP, _FFT = 400, 160, 512
 _MOST = 6000
 """Maximum number of rows of the encoder that are computed at once: two minutes."""
@@ -97,41 +97,29 @@ def sizes(c: SoundConfig) -> _Sizes:
 def rows(c: SoundConfig) -> Iterator[Row]:
     """The tensors of a file."""
     s, n = sizes(c), c.n_embd
-    yield from _pair("a.input_projection", c.n_mel, n)
+    yield from qformer.pair("a.input_projection", c.n_mel, n)
     for il in range(c.n_layer):
         at = f"a.blk.{il}"
         for name in ("ffn_norm", "ln1", "norm_conv", "ffn_norm_1", "ln2"):
-            yield from _pair(f"{at}.{name}", n)
+            yield from qformer.pair(f"{at}.{name}", n)
         for half in ("", "_1"):
-            yield from _pair(f"{at}.ffn_up{half}", n, c.n_ff)
-            yield from _pair(f"{at}.ffn_down{half}", c.n_ff, n)
+            yield from qformer.pair(f"{at}.ffn_up{half}", n, c.n_ff)
+            yield from qformer.pair(f"{at}.ffn_down{half}", c.n_ff, n)
         for name in "qkv":
             yield need(f"{at}.attn_{name}.weight", n, n)
-        yield from _pair(f"{at}.attn_out", n, n)
+        yield from qformer.pair(f"{at}.attn_out", n, n)
         yield need(f"{at}.attn_rel_pos_emb", n // c.n_head, s.n_distances)
-        yield from _pair(f"{at}.conv_pw1", n, 2 * s.n_conv)
+        yield from qformer.pair(f"{at}.conv_pw1", n, 2 * s.n_conv)
         yield need(f"{at}.conv_dw.weight", s.kernel, s.n_conv)
-        yield from _pair(f"{at}.{s.norm}", s.n_conv)
-        yield from _pair(f"{at}.conv_pw2", s.n_conv, n)
-    yield from _pair("a.enc_ctc_out", n, s.n_letters)
-    yield from _pair("a.enc_ctc_out_mid", s.n_letters, n)
+        yield from qformer.pair(f"{at}.{s.norm}", s.n_conv)
+        yield from qformer.pair(f"{at}.conv_pw2", s.n_conv, n)
+    yield from qformer.pair("a.enc_ctc_out", n, s.n_letters)
+    yield from qformer.pair("a.enc_ctc_out_mid", s.n_letters, n)
     yield need("a.proj_query", n, s.n_queries)
-    yield from _pair("a.proj_norm", n)
+    yield from qformer.pair("a.proj_norm", n)
     for il in range(s.n_layer):
-        at = f"a.proj_blk.{il}"
-        for kind in ("self", "cross"):
-            for name in ("q", "k", "v", "out"):
-                yield from _pair(f"{at}.{kind}_attn_{name}", n, n)
-            yield from _pair(f"{at}.{kind}_attn_norm", n)
-        yield from _pair(f"{at}.ffn_up", n, s.n_ff)
-        yield from _pair(f"{at}.ffn_down", s.n_ff, n)
-        yield from _pair(f"{at}.ffn_norm", n)
-    yield from _pair("a.proj_linear", n, c.n_out)
-
-
-def _pair(name: str, *ne: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", *ne)
-    yield maybe(f"{name}.bias", ne[-1])
+        yield from qformer.rows(f"a.proj_blk.{il}", n, s.n_ff)
+    yield from qformer.pair("a.proj_linear", n, c.n_out)
 
 
 def inputs(c: SoundConfig) -> dict[str, Tensor]:
@@ -178,14 +166,7 @@ def _attended(c: SoundConfig, w: Weights, x: Tensor, inputs: Mapping[str, Tensor
     far = G.mul_mat(G.reshape(far, d, size, 1, size), G.cont(G.permute(q, 0, 1, 3, 2)))
     scores = G.mul_mat(G.cont(G.permute(k, 0, 2, 1, 3)), G.cont(G.permute(q, 0, 2, 1, 3)))
     scores = G.add(scores, G.cont(G.permute(far, 0, 2, 3, 1)))
-    return common.linear(w, "attn_out", _mixed(d, scores, v, mask, x.ne[1]))
-
-
-def _mixed(d: int, scores: Tensor, v: Tensor, mask: Tensor | None, n: Size) -> Tensor:
-    """Rows [d n_head, n] of values [d, n_head, n_keys, n_blocks] by scores."""
-    chances = G.soft_max(scores, mask, scale=1 / math.sqrt(d))
-    y = G.mul_mat(G.cont(G.permute(v, 1, 2, 0, 3)), chances)
-    return G.reshape(G.cont(G.permute(y, 0, 2, 1, 3)), d * v.ne[1], n)
+    return common.linear(w, "attn_out", qformer.mixed(d, scores, v, mask, x.ne[1]))
 
 
 def _convolved(c: SoundConfig, w: Weights, x: Tensor, heard: Tensor) -> Tensor:
@@ -207,30 +188,13 @@ def _queried(c: SoundConfig, w: Weights, x: Tensor) -> Tensor:
     """The rows of the Q-Former [n_out, n_queries n_windows] of rows x [n_embd, n]."""
     s = sizes(c)
     n = x.ne[1] // s.window
-    y = common.layer_norm(w, "a.proj_norm", w["a.proj_query"], QUERY_EPS)
+    y = common.layer_norm(w, "a.proj_norm", w["a.proj_query"], qformer.EPS)
     y = G.repeat(G.reshape(y, c.n_embd, s.n_queries, 1), (c.n_embd, s.n_queries, n, 1))
     y = G.reshape(y, c.n_embd, s.n_queries * n)
     for il in range(s.n_layer):
         layer = Weights(dict(w), f"a.proj_blk.{il}.")
-        z = _looked(c, layer, "self", y, y, s.n_queries, n)
-        y = common.layer_norm(layer, "self_attn_norm", G.add(z, y), QUERY_EPS)
-        z = _looked(c, layer, "cross", y, x, s.window, n)
-        y = common.layer_norm(layer, "cross_attn_norm", G.add(z, y), QUERY_EPS)
-        z = common.linear(layer, "ffn_down", G.gelu_erf(common.linear(layer, "ffn_up", y)))
-        y = common.layer_norm(layer, "ffn_norm", G.add(z, y), QUERY_EPS)
+        y = qformer.layer(layer, y, x, s.n_head, s.n_queries, s.window, n)
     return common.linear(w, "a.proj_linear", y)
-
-
-def _looked(
-    c: SoundConfig, w: Weights, kind: str, y: Tensor, x: Tensor, n_keys: int, n: Size
-) -> Tensor:
-    """Attention of the queries y of each of n windows to its `n_keys` rows of x."""
-    h, n_queries = sizes(c).n_head, sizes(c).n_queries
-    d = c.n_embd // h
-    q = G.reshape(common.linear(w, f"{kind}_attn_q", y), d, h, n_queries, n)
-    k, v = (G.reshape(common.linear(w, f"{kind}_attn_{name}", x), d, h, n_keys, n) for name in "kv")
-    scores = G.mul_mat(G.cont(G.permute(k, 0, 2, 1, 3)), G.cont(G.permute(q, 0, 2, 1, 3)))
-    return common.linear(w, f"{kind}_attn_out", _mixed(d, scores, v, None, y.ne[1]))
 
 
 # -- the spectrogram -------------------------------------------------------------------------------

@@ -94,8 +94,8 @@ class Architecture:
         x = self.embed(step, w)
         for il in range(step.config.n_layer):
             x = common.steered(step, il, self.block(step, w, il, x))
-            if step.embd is not None and il < step.config.n_deepstack:
-                x = G.add(x, common.deepstack(step, il + 1))
+            if step.embd is not None and il in step.config.deepstack:
+                x = G.add(x, common.deepstack(step, step.config.deepstack.index(il) + 1))
         return self.logits(step, w, x)
 
     def embed(self, step: Step, w: Weights) -> Tensor:

@@ -99,7 +99,8 @@ def embed(step: Step, w: Weights) -> Tensor:
     """The embeddings of the tokens, times the model's scale if it has one, or the rows given in
     place of tokens: [n_embd, n_tokens]."""
     if step.embd is not None:
-        return deepstack(step, 0)
+        x, scale = deepstack(step, 0), step.config.row_scale
+        return G.scale(x, scale) if scale else x
     x = G.get_rows(w["token_embd.weight"], step.tokens)
     if "token_embd.weight.lora_a" in w:
         rows = G.get_rows(w["token_embd.weight.lora_a"], step.tokens)
@@ -110,7 +111,7 @@ def embed(step: Step, w: Weights) -> Tensor:
 
 def deepstack(step: Step, part: int) -> Tensor:
     """A part [n_embd, n_tokens] of the rows given in place of tokens: 0 is the input, the others
-    are added behind the first layers."""
+    are added behind layers."""
     embd, n = step.embd, step.config.n_embd
     assert embd is not None
     if not step.config.n_deepstack:

@@ -223,10 +223,17 @@ def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
 
 
 def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Removes the rotary embedding if `rope.scaling.finetuned` is false."""
+    """Scales rows of sounds and images as embeddings, if layers add no parts of them. Removes the
+    rotary embedding if `rope.scaling.finetuned` is false."""
+    c = replace(c, row_scale=0.0 if c.deepstack else c.embedding_scale)
     if keys.flag("rope.scaling.finetuned", True):
         return c
     return replace(c, rope=replace(c.rope, n_dims=0))
+
+
+def configure_minicpm(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """The same as Granite's, but MiniCPM's rows of images are not scaled."""
+    return replace(configure_granite(c, keys), row_scale=0.0)
 
 
 def configure_granite_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -238,7 +245,7 @@ def configure_granite_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
     rotates = keys.flags("attention.rope_pattern", c.n_layer) or (True,) * c.n_layer
     none = replace(c.rope, n_dims=0)
     ropes = tuple(c.rope if r else none for r in rotates)
-    return replace(c, windowed=windowed, ropes=ropes, fused_gate=fused)
+    return replace(c, windowed=windowed, ropes=ropes, fused_gate=fused, row_scale=c.embedding_scale)
 
 
 class Granite(Architecture):
@@ -401,7 +408,7 @@ ARCHITECTURES = {
         _GRANITE, configure=configure_granite_windows, attention=Attention(sinks=True),
     ),
     "granitemoe": _GRANITE,
-    "minicpm": _GRANITE,
+    "minicpm": replace(_GRANITE, configure=configure_minicpm),
     "chameleon": Chameleon(
         RopeMode.NORMAL, configure_chameleon, attention=Attention(
             HeadNorm(LAYER, own_gains=True),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.bounds import PIXELS
+from weft.bounds import IMAGE_SHAPES, IMAGE_TILES, PIXELS
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
@@ -65,8 +65,13 @@ class TowerConfig:
     only."""
     swapped: bool = False
     """True if a file calls the first matrix of a feed-forward layer `ffn_down`."""
-    tiles: bool = False
-    """True if the tower sees an image in several tiles."""
+    pinpoints: tuple[tuple[int, int], ...] = ()
+    """Heights and widths in pixels that the tiles of an image may have together; empty: the tower
+    does not cut images so."""
+    windows: tuple[int, int] = (0, 0)
+    """Queries and patches of each side of a window of a Q-Former; zeros: there is none."""
+    corners: tuple[int, ...] = ()
+    """For each projector the patch of each 2 x 2 that its queries begin with; -1: the mean."""
     n_positions: int = 0
     """Number of learned positions along a side, where height and width have their own; 0: they have
     none."""
@@ -152,12 +157,20 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         deepstack=_deepstack(file),
         layers=_layers(file, n_layer),
         swapped=_swapped(file, n_embd),
-        tiles="clip.vision.image_grid_pinpoints" in file.metadata,
+        pinpoints=_pinpoints(file, size),
+        windows=_windows(keys),
+        corners=_corners(file),
         n_positions=_positions(file),
         n_learned=_rows(file, "v.position_embd.weight"),
         n_whole=_rows(file, "v.position_embd_whole.weight"),
         n_class=_rows(file, "v.class_embd"),
-        n_projector=_rows(file, "mm.1.weight", "mm.up.weight", "mm.model.mlp.1.weight"),
+        n_projector=_rows(
+            file,
+            "mm.1.weight",
+            "mm.up.weight",
+            "mm.model.mlp.1.weight",
+            "v.proj_blk.0.ffn_up.weight",
+        ),
         n_fc=_rows(file, "mm.model.mlp.2.weight"),
         experts=_experts(file, n_layer),
         n_used=keys.count("vision.expert_used_count", 0, least=0),
@@ -287,6 +300,50 @@ def _layers(file: GGUFFile, n_layer: int) -> tuple[int, ...]:
     if not layers or min(layers) < 0 or max(layers) > n_layer:
         raise FormatError(f"{file.path}: {key} must have numbers from 0 to {n_layer}")
     return layers
+
+
+def _windows(keys: Keys) -> tuple[int, int]:
+    names = (f"vision.projector.{name}_side" for name in ("query", "window"))
+    n_queries, n_patches = (keys.count(name, 0, least=0, most=1 << 10) for name in names)
+    return n_queries, n_patches
+
+
+def _corners(file: GGUFFile) -> tuple[int, ...]:
+    key = "clip.vision.projector.spatial_offsets"
+    if key not in file.metadata:
+        return ()
+    given = np.asarray(file.get_array(key))
+    known = given.dtype.kind in "iu" and 0 < given.size <= 1 << 10
+    if not known or given.min() < -1 or given.max() > 3:
+        raise FormatError(f"{file.path}: {key} must have numbers from -1 to 3")
+    return tuple(int(n) for n in given)
+
+
+def _pinpoints(file: GGUFFile, side: int) -> tuple[tuple[int, int], ...]:
+    """The sizes of LLaVA 1.6, which files have as widths and heights in turns."""
+    key, how = "clip.vision.image_grid_pinpoints", "clip.vision.mm_patch_merge_type"
+    if key not in file.metadata:
+        return ()
+    given = np.asarray(file.get_array(key))
+    n = given.size
+    if given.dtype.kind not in "iu" or not n or n % 2 or n > 2 * IMAGE_SHAPES:
+        raise FormatError(
+            f"{file.path}: {key} must have pairs of widths and heights, at most {IMAGE_SHAPES}"
+        )
+    pairs = tuple((int(high), int(wide)) for wide, high in given.reshape(-1, 2).tolist())
+    for high, wide in pairs:
+        whole = min(high, wide) >= side and high % side == 0 == wide % side
+        if not whole or high * wide > IMAGE_TILES * side * side:
+            raise FormatError(
+                f"{file.path}: {key} has {wide} x {high} pixels; sides must be multiples of "
+                f"{side}, with at most {IMAGE_TILES} tiles"
+            )
+    if how in file.metadata and file.get_str(how) != "spatial_unpad":
+        raise FormatError(
+            f"{file.path}: {how} is {file.get_str(how)[:40]!r}; the rows of tiles are joined as "
+            "'spatial_unpad' says, and in no other way"
+        )
+    return pairs
 
 
 def _colours(file: GGUFFile, name: str) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ from weft.llm.vision.dotsocr import DOTSOCR
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from weft.llm.vision.glm4v import GLM4V
+from weft.llm.vision.granite4 import GRANITE4
 from weft.llm.vision.hunyuan import HUNYUAN
 from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
@@ -32,7 +33,8 @@ FAMILIES: Mapping[str, Family] = {
     "deepseekocr": DEEPSEEKOCR, "deepseekocr2": DEEPSEEKOCR2, "dots_ocr": DOTSOCR,
     "dots3note_v": DOTSOCR,
     "exaone4_5": EXAONE45, "gemma3": GEMMA3, "gemma4v": GEMMA4, "gemma4uv": GEMMA4_UNIFIED,
-    "glm4v": GLM4V, "hunyuanvl": HUNYUAN, "idefics3": IDEFICS3, "internvl": INTERNVL,
+    "glm4v": GLM4V, "granite4_vision": GRANITE4, "hunyuanvl": HUNYUAN,
+    "idefics3": IDEFICS3, "internvl": INTERNVL,
     "kimik25": KIMIK25, "kimivl": KIMIVL, "lfm2": LFM2, "lightonocr": LIGHTONOCR,
     "llama4": LLAMA4, "minicpmv4_6": MINICPMV46, "minimax_m3": MINIMAX_M3, "mlp": LLAVA,
     "nemotron_v2_vl": NEMOTRON, "paddleocr": PADDLEOCR, "pixtral": PIXTRAL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,6 +282,57 @@ def granite_keys(c: Config) -> Pairs:
             yield key, value if isinstance(c.get(name), int) and "length" in key else float(value)
     if c.get("shared_intermediate_size") and not c.n_expert:
         yield "feed_forward_length", c["shared_intermediate_size"]
+    if c.get("deepstack_layer_map"):
+        mapping = [-1] * c.n_layer
+        for part, stream in enumerate(granite_streams(c)):
+            mapping[stream.layer] = part or -1  # the first is the input
+        yield "deepstack_mapping", mapping
+
+
+class Stream(NamedTuple):
+    """A projector of Granite 4 Vision."""
+
+    layer: int
+    """The layer of the text model in front of which its rows are added."""
+    seen: int
+    """The layer of the tower whose output it sees."""
+    name: str
+    """The beginning of the names of its tensors."""
+    corner: int
+    """The patch of each 2 x 2 that it takes; -1: the mean of them."""
+
+
+def granite_streams(c: Config) -> list[Stream]:
+    """The projectors of Granite 4 Vision in the order of the text model's layers. Raises
+    FormatError for layers that are not there, and for streams that no file can say."""
+    key, corners = "deepstack_layer_map", c.get("spatial_target_layers", [12, 15, 18, 21])
+    vision, pairs, last = c.get("vision_config"), c[key], c.get("spatial_vision_layer", -1)
+    n_seen = vision.get("num_hidden_layers") if isinstance(vision, dict) else None
+    known = isinstance(pairs, list) and isinstance(corners, list) and len(corners) <= 4
+    given = [*pairs, *([last, layer] for layer in corners)] if known else [None]
+    if type(n_seen) is not int or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
+        for pair in given
+    ):
+        raise c.bad(
+            key, "must be pairs of a layer of the tower and one of the text model, and "
+            "spatial_target_layers at most 4 layers of it"
+        )  # fmt: skip
+    out = []
+    for i, (seen, layer) in enumerate(given):
+        # hidden states count from the embeddings on, layers of a file from the first layer on
+        own = seen + n_seen if seen < 0 else seen - 1
+        if not 0 <= own < n_seen or not 0 <= layer < c.n_layer:
+            raise c.bad(
+                key, f"and spatial_target_layers join {seen} to {layer}; layers are missing"
+            )
+        corner = i - len(pairs)
+        name = f"layerwise_projectors.{i}" if corner < 0 else f"spatial_projectors.{corner}"
+        out.append(Stream(layer, own, name, max(corner, -1)))
+    out.sort()
+    if out[0].layer or len({stream.layer for stream in out}) < len(out):
+        raise c.bad(key, "and spatial_target_layers must have layer 0 and no layer twice")
+    return out
 
 
 def _granite_swa_keys(c: Config) -> Pairs:

@@ -20,7 +20,8 @@ from weft.frontends.hf.towers.family import TowerFamily, as_file
 __all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
 
 _FILES = {
-    "square": "LlavaForConditionalGeneration Gemma3ForConditionalGeneration "
+    "square": "LlavaForConditionalGeneration LlavaNextForConditionalGeneration "
+    "Gemma3ForConditionalGeneration "
     "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
     "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
     "Qwen3VLMoeForConditionalGeneration LightOnOcrForConditionalGeneration "
@@ -40,6 +41,7 @@ _FILES = {
     "MiniMaxM3VLForConditionalGeneration MiniMaxM3SparseForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
     "DotsOCRForCausalLM",
+    "granite": "Granite4VisionForConditionalGeneration",
     "deepseek": "DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM UnlimitedOCRForCausalLM "
     "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
     "dots3": "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration",

@@ -440,16 +440,7 @@ _LFM2 = _Conformer(
 
 # -- Granite Speech --------------------------------------------------------------------------------
 
-_GRANITE_NAMES = {
-    "encoder.input_linear": "a.input_projection", "encoder.out": "a.enc_ctc_out",
-    "encoder.out_mid": "a.enc_ctc_out_mid", "projector.query": "a.proj_query",
-    "projector.qformer.layernorm": "a.proj_norm", "projector.linear": "a.proj_linear",
-    "ff1.pre_norm": "ffn_norm", "ff1.up_proj": "ffn_up", "ff1.down_proj": "ffn_down",
-    "ff2.pre_norm": "ffn_norm_1", "ff2.up_proj": "ffn_up_1", "ff2.down_proj": "ffn_down_1",
-    "attn.pre_norm": "ln1", "attn.to_q": "attn_q", "attn.to_kv": "attn_kv",
-    "attn.to_out": "attn_out", "attn.rel_pos_emb": "attn_rel_pos_emb", "conv.norm": "norm_conv",
-    "conv.up_conv": "conv_pw1", "conv.down_conv": "conv_pw2", "conv.depth_conv.conv": "conv_dw",
-    "conv.batch_norm": "conv_norm", "post_norm": "ln2",
+QFORMER = {
     **{
         f"{part}attention.{old}": f"{kind}_attn_{new}"
         for part, kind in (("attention.", "self"), ("crossattention.", "cross"))
@@ -462,6 +453,19 @@ _GRANITE_NAMES = {
     },
     "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down",
     "output_query.LayerNorm": "ffn_norm",
+}  # fmt: skip
+"""Names of the tensors of a layer of a Q-Former."""
+_GRANITE_NAMES = {
+    "encoder.input_linear": "a.input_projection", "encoder.out": "a.enc_ctc_out",
+    "encoder.out_mid": "a.enc_ctc_out_mid", "projector.query": "a.proj_query",
+    "projector.qformer.layernorm": "a.proj_norm", "projector.linear": "a.proj_linear",
+    "ff1.pre_norm": "ffn_norm", "ff1.up_proj": "ffn_up", "ff1.down_proj": "ffn_down",
+    "ff2.pre_norm": "ffn_norm_1", "ff2.up_proj": "ffn_up_1", "ff2.down_proj": "ffn_down_1",
+    "attn.pre_norm": "ln1", "attn.to_q": "attn_q", "attn.to_kv": "attn_kv",
+    "attn.to_out": "attn_out", "attn.rel_pos_emb": "attn_rel_pos_emb", "conv.norm": "norm_conv",
+    "conv.up_conv": "conv_pw1", "conv.down_conv": "conv_pw2", "conv.depth_conv.conv": "conv_dw",
+    "conv.batch_norm": "conv_norm", "post_norm": "ln2",
+    **QFORMER,
 }  # fmt: skip
 
 

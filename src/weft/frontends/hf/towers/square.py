@@ -58,7 +58,7 @@ _STARTS = re.compile(
 _LAYER = re.compile(r"(?:layers|blocks)\.(\d+)\.(.+)")
 _DEEP = re.compile(r"deepstack_merger_list\.(\d+)\.(?:linear_)?(.+)")
 _PROJECTOR = ("vision_feature_layer", "vision_feature_select_strategy", "image_grid_pinpoints",
-              "mm_tokens_per_image", "spatial_merge_size")  # fmt: skip
+              "mm_tokens_per_image", "spatial_merge_size", "projector_hidden_act")  # fmt: skip
 """Values outside `vision_config` that belong to the tower."""
 _UNUSED = ("head.", "embeddings.position_ids", "rotary_pos_emb.")
 
@@ -68,13 +68,16 @@ def _own(c: Config) -> tuple[_Kind, Config]:
     is not known."""
     vision = dict(part_of(c, "vision_config"))
     name = str(vision.get("model_type") or _USUAL[c.cls])
-    kind = _KINDS.get(_OTHER_NAMES.get(name, name))
+    name = _OTHER_NAMES.get(name, name)
+    kind = (_LLAVA_KINDS if c.cls.startswith("Llava") else _KINDS).get(name)
     if kind is None:
         raise c.bad(
             "vision_config.model_type", f"is {name!r}; known towers are {', '.join(_KINDS)}"
         )
     own = {key: c[key] for key in _PROJECTOR if key in c} | vision
     own["projection_dim"] = c.n_embd
+    if c.cls.startswith("LlavaNext"):
+        own["image_grid_pinpoints"] = c.get("image_grid_pinpoints") or _SHAPES
     if c.cls.startswith("LightOn"):
         own = {"spatial_merge_size": 2, **own, "projector": "lightonocr"}
     if "depth" in vision:
@@ -95,6 +98,8 @@ class _Square(TowerFamily):
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         kind, own = _own(c)
         for full, values in stored.items():
+            if full.removeprefix("model.") == "image_newline":
+                yield "v.image_newline", values
             found = _STARTS.fullmatch(full)
             if found is not None and not found[1].startswith(_UNUSED):
                 yield from kind.change(own, found[1], values)
@@ -162,16 +167,40 @@ def _numbers(c: Config, key: str) -> list[int]:
 
 
 def _llava_keys(c: Config) -> Pairs:
-    if c.get("vision_feature_select_strategy", "default") != "default":
-        raise c.bad("vision_feature_select_strategy", "must be 'default' for a tower of CLIP")
-    if c.get("image_grid_pinpoints"):
-        raise c.bad("image_grid_pinpoints", "means tiles (LLaVA 1.6), which are not known")
+    siglip = c["model_type"] == "siglip_vision_model"  # without a row of the class
+    strategy, all_rows = "vision_feature_select_strategy", "full" if siglip else "default"
+    if c.get(strategy, "default") != all_rows:
+        raise c.bad(
+            strategy, f"must be {all_rows!r} for a tower of {'SigLIP' if siglip else 'CLIP'}"
+        )
+    if c.get("projector_hidden_act", "gelu") != "gelu":
+        raise c.bad("projector_hidden_act", "must be 'gelu'")
     yield "projector_type", "mlp"
     yield "vision.attention.layer_norm_epsilon", _eps(c)
     yield "use_gelu", _act(c, {"quick_gelu": False, "gelu_pytorch_tanh": True})
     layers = _layers(c)
     if isinstance(c.get("vision_feature_layer"), list):
         yield "vision.feature_layer", layers
+    if c.get("image_grid_pinpoints"):
+        yield "vision.image_grid_pinpoints", grid_pinpoints(c)
+        yield "vision.mm_patch_merge_type", "spatial_unpad"
+
+
+def grid_pinpoints(c: Config) -> list[int]:
+    """The sizes that tiles may have together, as widths and heights in turns. Raises FormatError
+    for an image processor that makes tiles of another size than the tower takes."""
+    given, side, seen = c["image_grid_pinpoints"], c.count("image_size"), image_processor(c)
+    for key in ("crop_size", "size"):
+        size = seen.get(key)
+        sides = set(size.values() if isinstance(size, dict) else [size]) - {None, side}
+        if sides:
+            raise c.bad(key, f"of the image processor is {size}, but the tower takes {side} pixels")
+    if not isinstance(given, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
+        for pair in given
+    ):
+        raise c.bad("image_grid_pinpoints", "must be a list of pairs of a height and a width")
+    return [n for high, wide in given for n in (wide, high)]
 
 
 def _gemma3_keys(c: Config) -> Pairs:
@@ -334,10 +363,12 @@ def _kind(
 
 
 _QWEN2 = {"hidden_act": "quick_gelu", "patch_size": 14, "image_size": 560}
+_SHAPES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+"""The heights and widths of LLaVA-NeXT's tiles together, if config.json does not say."""
 _KINDS = {
     "clip_vision_model": _kind(
-        _llava_keys, _llava, CLIP, layer_norm_eps=1e-5, hidden_act="quick_gelu",
-        vision_feature_layer=-2),
+        _llava_keys, _llava, CLIP, model_type="clip_vision_model", layer_norm_eps=1e-5,
+        hidden_act="quick_gelu", vision_feature_layer=-2),
     "siglip_vision_model": _kind(
         _gemma3_keys, _gemma3, HALF, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh",
         mm_tokens_per_image=256),
@@ -351,6 +382,17 @@ _KINDS = {
         spatial_merge_size=2, deepstack_visual_indexes=[]),
 }  # fmt: skip
 """By `model_type` of `vision_config`."""
+_LLAVA_KINDS = _KINDS | {
+    "siglip_vision_model": _kind(
+        _llava_keys,
+        _llava,
+        HALF,
+        layer_norm_eps=1e-6,
+        hidden_act="gelu_pytorch_tanh",
+        vision_feature_layer=-2,
+    ),
+}
+"""The same towers in front of LLaVA's projector."""
 _OTHER_NAMES = {
     "qwen2_vl_vision": "qwen2_vl", "qwen2_5_vl_vision": "qwen2_5_vl", "qwen3_vl_vision": "qwen3_vl",
     "exaone4_5_vision": "exaone4_5",
@@ -360,6 +402,7 @@ _OTHER_NAMES = {
 _USUAL = {
     "Exaone4_5_ForConditionalGeneration": "exaone4_5",
     "LlavaForConditionalGeneration": "clip_vision_model",
+    "LlavaNextForConditionalGeneration": "clip_vision_model",
     "Gemma3ForConditionalGeneration": "siglip_vision_model",
     "Mistral3ForConditionalGeneration": "pixtral",
     "LightOnOcrForConditionalGeneration": "pixtral",
