@@ -69,8 +69,8 @@ def side(c: TowerConfig) -> int:
 
 
 def inputs(c: TowerConfig) -> dict[str, Tensor]:
-    """Patches; their numbers window by window, those of each corner that is wanted, and the shares
-    of the patches in each mean in the same order; and the numbers of rows line by line."""
+    """Patches; their numbers window by window; in the same order the numbers of the patches in each
+    wanted corner, and the shares of the patches in each mean; the numbers of rows line by line."""
     n, n_rows = c.side**2, side(c) ** 2
     out = blocks.square_inputs(c) | {
         "windows": G.input("windows", (n,), "i32"),

@@ -309,7 +309,7 @@ def granite_streams(c: Config) -> list[Stream]:
     vision, pairs, last = c.get("vision_config"), c[key], c.get("spatial_vision_layer", -1)
     n_seen = vision.get("num_hidden_layers") if isinstance(vision, dict) else None
     known = isinstance(pairs, list) and isinstance(corners, list) and len(corners) <= 4
-    given = [*pairs, *([last, layer] for layer in corners)] if known else [None]
+    given: list[Any] = [*pairs, *([last, layer] for layer in corners)] if known else [None]
     if type(n_seen) is not int or not all(
         isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
         for pair in given

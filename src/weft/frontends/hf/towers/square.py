@@ -78,6 +78,10 @@ def _own(c: Config) -> tuple[_Kind, Config]:
     own["projection_dim"] = c.n_embd
     if c.cls.startswith("LlavaNext"):
         own["image_grid_pinpoints"] = c.get("image_grid_pinpoints") or _SHAPES
+    elif c.cls.startswith("Llava") and c.get("image_grid_pinpoints"):
+        raise c.bad(
+            "image_grid_pinpoints", "means tiles, which LlavaNextForConditionalGeneration has"
+        )
     if c.cls.startswith("LightOn"):
         own = {"spatial_merge_size": 2, **own, "projector": "lightonocr"}
     if "depth" in vision:
