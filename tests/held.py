@@ -29,7 +29,8 @@ VECTORS = ROOT.parent / "shared/vectors/models"
 
 FILES = {
     "transformers": "test_hf_models test_hf_settings test_hf_encoders test_hf_older test_hf_bitnet "
-    "test_hf_recurrent test_beside_transformers test_encoders_beside_transformers test_t5",
+    "test_hf_recurrent test_hf_diffusion test_gemma4_assistant test_beside_transformers "
+    "test_encoders_beside_transformers test_t5",
     "numpy": "test_beside_numpy test_rwkv test_llama test_next_layer test_drafters "
     "test_kimi_k3 test_granite_switch",
     "scenarios": "test_llama_relatives test_other_architectures test_recurrent "
