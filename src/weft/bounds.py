@@ -49,6 +49,10 @@ IMAGE_TILES = 64
 """Maximum number of tiles of an image in a shape of an encoder's list."""
 IMAGE_SHAPES = 512
 """Maximum number of shapes in such a list."""
+SEEN_LAYERS = 64
+"""Maximum number of outputs of an encoder's layers that its projectors see."""
+POOLED_SHARES = 1 << 24
+"""Maximum number of shares of patches in the means with which a Q-Former's queries begin."""
 JPEG_PIXELS = 1 << 27
 """Maximum number of pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or
 an eighth."""

@@ -17,6 +17,7 @@ from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.families import find_family
 from weft.llm import LLM, Tower
 from weft.llm.model import Model
+from weft.llm.vision import granite4 as granite4_tower
 from weft.quants import decode
 
 torch = pytest.importorskip("torch")
@@ -231,6 +232,8 @@ def test_folders_of_granite4_that_are_refused(
      ("vision.projector.query_side", 5, "do not fit"),
      ("vision.projector.window_side", 0, "do not fit"),
      ("vision.image_grid_pinpoints", None, "shapes of tiles"),
+     ("vision.feature_layer vision.projector.spatial_offsets", None, "a corner for each layer"),
+     ("vision.feature_layer", [0] * 40, "at most 64"),
      ("vision.feature_layer", [3], "a projector sees layer 3")],
 )  # fmt: skip
 def test_files_of_granite4_that_are_refused(
@@ -241,7 +244,8 @@ def test_files_of_granite4_that_are_refused(
     if isinstance(value, list):
         value = np.array(value * len(tower.config.layers), np.int32)
     meta = tower.file.metadata
-    keys = {name: meta[name] for name in meta if name.startswith("clip.")} | {f"clip.{key}": value}
+    keys = {name: meta[name] for name in meta if name.startswith("clip.")}
+    keys |= {f"clip.{name}": value for name in key.split()}
     given = {name: value for name, value in keys.items() if value is not None}
     tensors = {
         name: decode(np.asarray(info.data), info.dtype).reshape(info.ne[::-1])
@@ -267,3 +271,14 @@ def test_numbers_of_parts_that_are_refused(granite4: tuple[Any, Path], tmp_path:
         path = write_model(tmp_path / "other.gguf", keys, {"x": np.zeros(1, np.float32)})
         with pytest.raises(FormatError, match=message):
             Model(open_gguf(path))
+
+
+def test_means_of_too_many_patches_are_refused(
+    granite4: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = Tower(granite4[1]).config
+    monkeypatch.setattr(granite4_tower, "POOLED_SHARES", (c.side * granite4_tower.side(c)) ** 2)
+    Tower(granite4[1])
+    monkeypatch.setattr(granite4_tower, "POOLED_SHARES", (c.side * granite4_tower.side(c)) ** 2 - 1)
+    with pytest.raises(FormatError, match="shares"):
+        Tower(granite4[1])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.bounds import IMAGE_SHAPES, IMAGE_TILES, PIXELS
+from weft.bounds import IMAGE_SHAPES, IMAGE_TILES, PIXELS, SEEN_LAYERS
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
@@ -296,9 +296,12 @@ def _layers(file: GGUFFile, n_layer: int) -> tuple[int, ...]:
     key = "clip.vision.feature_layer"
     if key not in file.metadata:
         return ()
-    layers = tuple(int(layer) for layer in np.asarray(file.get_array(key)).tolist())
-    if not layers or min(layers) < 0 or max(layers) > n_layer:
-        raise FormatError(f"{file.path}: {key} must have numbers from 0 to {n_layer}")
+    given = np.asarray(file.get_array(key))
+    layers = tuple(int(layer) for layer in given[: SEEN_LAYERS + 1].tolist())
+    if not 0 < len(layers) <= SEEN_LAYERS or min(layers) < 0 or max(layers) > n_layer:
+        raise FormatError(
+            f"{file.path}: {key} must have numbers from 0 to {n_layer}, at most {SEEN_LAYERS}"
+        )
     return layers
 
 
@@ -313,7 +316,7 @@ def _corners(file: GGUFFile) -> tuple[int, ...]:
     if key not in file.metadata:
         return ()
     given = np.asarray(file.get_array(key))
-    known = given.dtype.kind in "iu" and 0 < given.size <= 1 << 10
+    known = given.dtype.kind in "iu" and 0 < given.size <= SEEN_LAYERS
     if not known or given.min() < -1 or given.max() > 3:
         raise FormatError(f"{file.path}: {key} must have numbers from -1 to 3")
     return tuple(int(n) for n in given)

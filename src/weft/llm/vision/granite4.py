@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import graph as G
+from weft.bounds import POOLED_SHARES
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
@@ -36,10 +37,16 @@ def rows(c: TowerConfig) -> Iterator[Row]:
             f"windows of {n_patches} patches and {n_queries} queries each side do not fit an image "
             f"of {c.side} patches, or a corner of each 2 x 2; convert the model again"
         )
-    if not c.pinpoints or c.n_embd % HEAD or len(c.corners) != len(c.layers):
+    alike = len(c.corners) == len(c.layers) > 0
+    if not c.pinpoints or c.n_embd % HEAD or not alike:
         raise FormatError(
             "the tower needs shapes of tiles, a width that is a multiple of 64, and a corner for "
             "each layer that a projector sees; convert the model again"
+        )
+    if min(c.corners) < 0 and c.side**2 * side(c) ** 2 > POOLED_SHARES:
+        raise FormatError(
+            f"means of {c.side} x {c.side} patches would have more than {POOLED_SHARES} shares; "
+            "the tower is damaged, convert the model again"
         )
     if max(c.layers) >= c.n_layer:
         raise FormatError(
