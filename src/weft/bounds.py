@@ -31,6 +31,8 @@ DIFFUSION_TOKENS = 1 << 22
 """Maximum number of tokens that the steps of a text by diffusion compute, each of them the prompt
 and the whole answer: 1024 steps of 4096 tokens."""
 
+PICKLE_STEPS = 1 << 21
+"""Maximum number of instructions of a pickle; a tensor takes some thirty."""
 PICKLE_BYTES = 1 << 23
 """Maximum number of bytes of the pickle in a checkpoint of PyTorch, which describes its tensors
 with about 150 bytes each; their numbers are beside it."""

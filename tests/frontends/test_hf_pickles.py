@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from weft.errors import FormatError
+from weft.frontends.hf import pickles
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import stored_values
 
@@ -129,7 +130,7 @@ def test_damaged_and_old_files(tmp_path: Path) -> None:
     assert "is compressed" in refusal(tmp_path)
 
 
-def test_long_pickles_take_little_time(tmp_path: Path) -> None:
+def test_long_pickles_take_little_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks that lie under others are not searched again and again."""
     start = time.process_time()
     archive(tmp_path, b"\x80\x02" + b"(" * 200_000 + b"}" * 200_000 + b"t" * 200_000 + b".")
@@ -138,6 +139,9 @@ def test_long_pickles_take_little_time(tmp_path: Path) -> None:
     assert "damaged" in refusal(tmp_path)
     archive(tmp_path, b"\x80\x02" + bytes(1 << 23))
     assert "weft reads up to 8388608" in refusal(tmp_path)
+    monkeypatch.setattr(pickles, "PICKLE_STEPS", 1000)
+    archive(tmp_path, b"\x80\x02" + b"}" * 1001 + b".")
+    assert "more than 1000 instructions" in refusal(tmp_path)
     assert time.process_time() - start < 10
 
 

@@ -13,7 +13,7 @@ import zipfile
 from math import prod
 from typing import Any
 
-from weft.bounds import PICKLE_BYTES, TENSOR_AXES
+from weft.bounds import PICKLE_BYTES, PICKLE_STEPS, TENSOR_AXES
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import FileMap, quoted
 from weft.records import dataclass
@@ -159,7 +159,11 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, data: bytes) -> object:
-        for code, arg, _ in pickletools.genops(data):
+        for n, (code, arg, _) in enumerate(pickletools.genops(data)):
+            if n > PICKLE_STEPS:
+                raise self.file.error(
+                    f"the pickle has more than {PICKLE_STEPS} instructions, which is the maximum"
+                )
             if code.name == "STOP":
                 return self.stack.pop()
             self.step(code.name, arg)
