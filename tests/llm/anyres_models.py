@@ -8,7 +8,7 @@ from typing import Any
 import transformers
 
 from tests.llm import hf_folders
-from tests.llm.newer_towers import IMAGE, saved
+from tests.llm.vision_folders import IMAGE, saved
 
 SIDE = 24
 """Pixels of a side of a tile."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.llm.made_models import EXPERTS, WINDOW, YARN, Tensors, configure, keys_of, made_up
-from tests.llm.newer_models import NEWER
+from tests.llm.rare_models import RARE
 from tests.llm.recurrent_models import RECURRENT
 
 __all__ = ["DEEPSEEK_YARN", "GROUPS", "MLA", "OTHERS", "PLAIN_MLA", "make_other"]
@@ -221,7 +221,7 @@ OTHERS |= {
         },
     ),
 }
-OTHERS |= {"plm": ("plm", PLAIN_MLA)} | NEWER
+OTHERS |= {"plm": ("plm", PLAIN_MLA)} | RARE
 OTHERS |= RECURRENT
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from tests.llm.made_models import EXPERTS, TOKENS, configure, context, keys_of, made_up
-from tests.llm.newer_models import NEWER
 from tests.llm.other_models import PLAIN_MLA
 from tests.llm.plain_llama import Array, rms, softmax
+from tests.llm.rare_models import RARE
 from tests.llm.tiny import write_model
 from weft.llm.model import Model
 from weft.llm.weights import Row
@@ -352,8 +352,8 @@ MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
     "nanbeige, one run": (llama, "nanbeige", {}),
     "plamo": (plamo, "plamo", {}),
     "plm": (plm, "plm", PLAIN_MLA),
-    "plamo3": (plamo3, "plamo3", NEWER["plamo3"][1]),
-    "grovemoe": (grove, "grovemoe", NEWER["grovemoe"][1]),
+    "plamo3": (plamo3, "plamo3", RARE["plamo3"][1]),
+    "grovemoe": (grove, "grovemoe", RARE["grovemoe"][1]),
     "smallthinker": (smallthinker, "smallthinker", THINKER),
     "grok": (grok, "grok", GROK),
     "grok dense": (grok, "grok", GROK),

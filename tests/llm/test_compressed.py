@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.llm.made_models import configure, context, keys_of, made_up
-from tests.llm.newer_models import NEWER
+from tests.llm.rare_models import RARE
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.cache.cells import BlockCells, Cells
@@ -34,7 +34,7 @@ ATOL = 5e-5
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    meta = keys_of(*NEWER["deepseek4"])
+    meta = keys_of(*RARE["deepseek4"])
     return write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
 
 
@@ -86,7 +86,7 @@ def test_one_token_at_a_time(path: Path, want: NDArray[np.float32]) -> None:
 
 
 def test_quantized_keys(path: Path, tmp_path: Path) -> None:
-    arch, changes = NEWER["deepseek4"]
+    arch, changes = RARE["deepseek4"]
     wide = {f"attention.{name}": 32 for name in ("key_length", "value_length")}
     meta = keys_of(arch, changes | wide | {"attention.indexer.key_length": 32})
     tensors = made_up(configure(tmp_path, meta))
@@ -240,7 +240,7 @@ def test_a_block_that_is_not_whole() -> None:
     ],
 )
 def test_settings_that_cannot_be(tmp_path: Path, key: str, value: object, why: str) -> None:
-    arch, changes = NEWER["deepseek4"]
+    arch, changes = RARE["deepseek4"]
     meta = keys_of(arch, changes)
     tensors = made_up(configure(tmp_path, meta))
     file = write_model(tmp_path / "m.gguf", meta | {f"{arch}.{key}": value}, tensors)
@@ -249,7 +249,7 @@ def test_settings_that_cannot_be(tmp_path: Path, key: str, value: object, why: s
 
 
 def test_a_table_of_experts_that_are_not(tmp_path: Path) -> None:
-    meta = keys_of(*NEWER["deepseek4"])
+    meta = keys_of(*RARE["deepseek4"])
     tensors = made_up(configure(tmp_path, meta))
     name = "blk.0.ffn_gate_tid2eid.weight"
     for bad in (tensors[name] + 5, tensors[name] - 9, tensors[name].astype(np.float32)):

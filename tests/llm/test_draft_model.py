@@ -17,8 +17,9 @@ from weft.errors import ContextError, OutOfMemoryError
 from weft.llm import LLM, Context, DraftOptions, Model, SamplingParams
 from weft.llm.drafting.drafting import Drafting, Outcome, Wanted
 from weft.llm.drafting.gain import Gain
-from weft.llm.drafting.next_tokens import SecondModel, same
 from weft.llm.drafting.ngram import NgramDrafter
+from weft.llm.drafting.own_cache import same
+from weft.llm.drafting.second_model import SecondModel
 from weft.llm.opening import DraftModels
 from weft.llm.planning.prepare import prepare
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from tests.llm.made_models import TOKENS, Tensors, configure, context, keys_of, made_up
-from tests.llm.newer_models import NEWER
 from tests.llm.plain_llama import Array, rms
+from tests.llm.rare_models import RARE
 from tests.llm.test_beside_numpy import Layer, attend, rotate, silu
 from tests.llm.test_hf_made import halves
 from tests.llm.tiny import write_model
 from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
 
-ARCH, CHANGES = NEWER["graniteswitch"]
+ARCH, CHANGES = RARE["graniteswitch"]
 SLOTS, INSTEAD = {255: 1, 270: 2, 5: 3}, {255: 3, 5: 7}
 FUSED = {"attn_q": "qkv 0", "attn_k": "qkv 1", "attn_v": "qkv 2", "ffn_gate": "input 0",
          "ffn_up": "input 1", "attn_output": "o", "ffn_down": "output"}  # fmt: skip

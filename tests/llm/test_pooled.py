@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.llm.made_models import configure, context, keys_of
-from tests.llm.newer_models import NEWER
+from tests.llm.rare_models import RARE
 from tests.llm.recurrent_texts import write_lasting
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
@@ -71,7 +71,7 @@ def test_blocks_are_chosen(tmp_path: Path, path: Path, want: NDArray[np.float32]
     for name in tensors:
         if name.endswith(("indexer.proj.weight", "indexer.q_proj.weight")):
             tensors[name] = -tensors[name]
-    other = write_model(tmp_path / "m.gguf", keys_of(*NEWER[path.stem]), tensors)
+    other = write_model(tmp_path / "m.gguf", keys_of(*RARE[path.stem]), tensors)
     got = context(other).decode(TEXT, outputs="all")
     check(got[:8], want[:8])
     assert (np.abs(got - want)[11:].max(axis=1) > 1e-3).sum() > 9
@@ -188,7 +188,7 @@ def test_settings_of_qwen4_that_cannot_be(tmp_path: Path, key: str, value: Any, 
 
 
 def refused(folder: Path, arch: str, key: str, value: Any, why: str) -> None:
-    meta = keys_of(arch, NEWER[arch][1] | {key: value})
+    meta = keys_of(arch, RARE[arch][1] | {key: value})
     with pytest.raises(FormatError, match=why):
         configure(folder, meta)
 
@@ -201,14 +201,14 @@ def qwen4(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_table_with_too_few_rows(tmp_path: Path, qwen4: Path) -> None:
     tensors = tensors_of(qwen4)
     tensors["per_layer_token_embd.weight"] = tensors["per_layer_token_embd.weight"][:-1]
-    file = write_model(tmp_path / "m.gguf", keys_of(*NEWER["qwen4exp"]), tensors)
+    file = write_model(tmp_path / "m.gguf", keys_of(*RARE["qwen4exp"]), tensors)
     with pytest.raises(FormatError, match="at most 59 rows in all"):
         Model.open(file)
 
 
 def test_files_that_do_not_say_the_size_of_blocks(tmp_path: Path, qwen4: Path) -> None:
     """Their texts are right as long as all blocks are seen."""
-    meta = keys_of("qwen4exp", NEWER["qwen4exp"][1] | {"attention.compress_ratios": 0})
+    meta = keys_of("qwen4exp", RARE["qwen4exp"][1] | {"attention.compress_ratios": 0})
     model = Model.open(write_model(tmp_path / "m.gguf", meta, tensors_of(qwen4)))
     exact: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
     got = Context(model, 6, **exact).decode(TEXT[:6], outputs="all")
@@ -261,7 +261,7 @@ def test_ngrams_of_a_text(qwen4: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layers_that_draft_are_refused(tmp_path: Path) -> None:
-    arch, changes = NEWER["glm5-next"]
+    arch, changes = RARE["glm5-next"]
     file = write_lasting(tmp_path, arch)
     meta = keys_of(arch, changes | {"nextn_predict_layers": 1, "block_count": 5})
     extra = {"blk.4.nextn.eh_proj.weight": np.zeros((16, 32), np.float32)}

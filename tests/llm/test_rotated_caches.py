@@ -14,8 +14,8 @@ import pytest
 
 from tests.llm.llama_models import RELATIVES
 from tests.llm.made_models import TOKENS, configure, keys_of, made_up
-from tests.llm.newer_models import NEWER
 from tests.llm.other_models import OTHERS, make_other
+from tests.llm.rare_models import RARE
 from tests.llm.tiny import metadata, weights, write_model
 from weft import flags
 from weft.dtype import DTYPES
@@ -145,7 +145,7 @@ def made(tmp_path: Path, name: str) -> tuple[dict[str, object], dict[str, np.nda
     """Metadata and weights of a tiny model of the tables of other tests."""
     if name in OTHERS:
         return make_other(tmp_path, name)
-    meta = keys_of(*(RELATIVES | NEWER)[name])
+    meta = keys_of(*(RELATIVES | RARE)[name])
     return meta, made_up(configure(tmp_path, meta))
 
 

@@ -31,8 +31,8 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (  # 
 from tests.llm import anyres_models as made_models  # noqa: E402
 from tests.llm import vision_models as models  # noqa: E402
 from tests.llm.anyres_models import SHAPES, SIDE  # noqa: E402
-from tests.llm.newer_towers import IMAGE  # noqa: E402
 from tests.llm.tiny import write_model  # noqa: E402
+from tests.llm.vision_folders import IMAGE  # noqa: E402
 from tests.llm.vision_models import BEFORE, BEHIND, F32, MEAN, STD, close, picture  # noqa: E402
 
 LONG = F32 | {"n_ctx": 256, "n_outputs": 256}

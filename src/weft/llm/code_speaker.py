@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
-from weft.bounds import SPEECH_CHARACTERS, SPEECH_CODES, SPEECH_WORDS, VOICE_BYTES
+from weft.bounds import SPEECH_CODES, SPEECH_WORDS, VOICE_BYTES
 from weft.compiler import resolve_devices
 from weft.errors import ArgumentError, ContextError, FormatError
 from weft.files import read_json
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
-from weft.llm.audio.speaker import AnySpeaker, Speaker
+from weft.llm.audio.any_speaker import AnySpeaker
+from weft.llm.audio.speaker import Speaker
 from weft.llm.audio.vocoder import Vocoder
 from weft.llm.audio.voices import voices_beside
 from weft.llm.compute.context import Context
@@ -104,15 +105,8 @@ class CodeSpeaker(AnySpeaker):
             name: file for name, file in voices_beside(Path(model.file.path)).items()
             if file.suffix == ".json"
         }  # fmt: skip
+        self.rate = self.vocoder.config.rate
         self.temperature = 0.4
-
-    @property
-    def rate(self) -> int:
-        return self.vocoder.config.rate
-
-    @property
-    def voices(self) -> tuple[str, ...]:
-        return tuple(self._files)
 
     def explain(self) -> str:
         """The bytes of the text model and of the decoder."""
@@ -137,10 +131,7 @@ class CodeSpeaker(AnySpeaker):
         """Yields the samples of a text, sentence by sentence. `voice` is a name of one of `voices`
         or the path of a JSON file of OuteTTS."""
         heat = self._heat(temperature, seed)
-        if len(text) > SPEECH_CHARACTERS:
-            raise ArgumentError(
-                f"the text has {len(text)} characters; give at most {SPEECH_CHARACTERS} at a time"
-            )
+        self._require_short(text)
         parts = [words for part in _sentences(text) for words in _cut(words_of(part))]
         if not parts:
             raise ArgumentError("the text is empty; there is nothing to say")

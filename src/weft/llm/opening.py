@@ -22,14 +22,9 @@ from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.drafting import Drafter, Drafting, why_no_drafts
-from weft.llm.drafting.next_tokens import (
-    BesideCache,
-    Blocks,
-    EagleTokens,
-    NextTokens,
-    SecondModel,
-)
+from weft.llm.drafting.next_tokens import BesideCache, Blocks, EagleTokens, NextTokens
 from weft.llm.drafting.ngram import NgramDrafter
+from weft.llm.drafting.second_model import SecondModel
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.planning.draft_options import DraftOptions, rows_needed

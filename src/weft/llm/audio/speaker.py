@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
-from weft.bounds import SPEECH_CHARACTERS
 from weft.compiler import resolve_devices
-from weft.errors import ArgumentError, ContextError, FormatError
+from weft.errors import ArgumentError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
-from weft.llm.audio import wave
+from weft.llm.audio.any_speaker import AnySpeaker
 from weft.llm.audio.pocket import Pocket, open_heads
 from weft.llm.audio.voices import voice_rows, voices_beside
 from weft.llm.hub import local_path
@@ -58,71 +56,9 @@ _VARIANTS = {
 }  # fmt: skip
 
 
-class AnySpeaker(ABC):
-    """A model that says texts, one at a time: a text ends where the next one begins."""
-
-    temperature: float
-    """The temperature, unless it is given."""
-    _n_texts = 0
-
-    def _heat(self, temperature: float | None, seed: int) -> float:
-        """The temperature of a text. Raises ArgumentError for one, or a seed, beyond its bounds."""
-        heat = self.temperature if temperature is None else temperature
-        if not 0 <= heat <= 4:
-            raise ArgumentError(f"temperature is {heat}; it is 0 to 4")
-        if seed < 0:
-            raise ArgumentError(f"seed is {seed}; it is 0 or more")
-        return heat
-
-    def _begun(self) -> int:
-        """The number of a new text."""
-        self._n_texts += 1
-        return self._n_texts
-
-    def _require_turn(self, number: int) -> None:
-        """Raises ContextError for a text behind which another was begun."""
-        if number != self._n_texts:
-            raise ContextError("another text was begun meanwhile; a model says one at a time")
-
-    @property
-    @abstractmethod
-    def rate(self) -> int:
-        """Samples per second."""
-
-    @property
-    @abstractmethod
-    def voices(self) -> tuple[str, ...]:
-        """The names of the voices beside the model."""
-
-    @abstractmethod
-    def explain(self) -> str:
-        """The graphs and the bytes in memory."""
-
-    @abstractmethod
-    def speak(
-        self,
-        text: str,
-        *,
-        voice: Any = None,
-        temperature: float | None = None,
-        seed: int = 0,
-        files: bool = True,
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yields the samples of a text from -1 to 1, as they are made. With `files` False, a
-        `voice` is a name. Raises ArgumentError for an empty or a very long text and for an unknown
-        voice."""
-
-    def wav(
-        self, text: str, *, voice: Any = None, temperature: float | None = None, seed: int = 0
-    ) -> bytes:
-        """The WAV file of a text; see `speak`."""
-        parts = self.speak(text, voice=voice, temperature=temperature, seed=seed)
-        sound = wave.pcm(np.concatenate(list(parts)))
-        return wave.head(self.rate, len(sound) // 2) + sound
-
-
 class Speaker(AnySpeaker):
-    """A model of Pocket TTS with its tokenizer and voices. One thread at a time may use it."""
+    """A model of Pocket TTS with its tokenizer and voices; `rate` is the number of samples per
+    second. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -151,6 +87,7 @@ class Speaker(AnySpeaker):
             )
         heads = open_heads(_beside(file.path) if mmproj is None else mmproj, file)
         self.model = Pocket(file, heads, backends, type_kv=type_kv, n_ctx=n_ctx, steps=steps)
+        self.rate = self.model.config.rate
         self.file = file
         self.tokenizer = Tokenizer.from_gguf(file)
         pieces = file.get_str_list("tokenizer.ggml.tokens")
@@ -169,16 +106,6 @@ class Speaker(AnySpeaker):
         self._voice: object = None
         self._n_voice = -1
         """Rows of the voice that are in the caches; -1: none were read."""
-
-    @property
-    def rate(self) -> int:
-        """Samples per second."""
-        return self.model.config.rate
-
-    @property
-    def voices(self) -> tuple[str, ...]:
-        """The names of the voices beside the model."""
-        return tuple(self._files)
 
     def explain(self) -> str:
         """The graphs and the bytes of what is in memory."""
@@ -217,10 +144,7 @@ class Speaker(AnySpeaker):
     def parts(self, text: str, part_tokens: int = PART_TOKENS) -> list[str]:
         """The parts in which a text is spoken: sentences, together while they are short, or
         clauses. Raises ArgumentError for an empty or a very long text."""
-        if len(text) > SPEECH_CHARACTERS:
-            raise ArgumentError(
-                f"the text has {len(text)} characters; give at most {SPEECH_CHARACTERS} at a time"
-            )
+        self._require_short(text)
         text = prepared(text)
         if not text:
             raise ArgumentError("the text is empty; there is nothing to say")

@@ -42,31 +42,23 @@ ARCHITECTURES = _Table()
 
 
 _OTHERS = {
-    "qwen3tts": "makes sound, which weft does not yet",
+    "gptj": "does not run in weft yet; docs/add-a-model.md says how to add one",
+    "qwen3tts": "makes sound, and weft does not run it yet",
     "wavtokenizer-dec": "makes sound of codes (give it to weft speak as --mmproj, with OuteTTS)",
     "pockettts": "says a text as a sound (give it to weft speak)",
     "parakeet": "writes down what is said in a sound (give it to weft transcribe)",
     "whisper": "writes down what is said in a sound (give it to weft transcribe)",
     "clip": "turns images or sounds into rows for another model (give it as --mmproj)",
 }
-"""Architectures that are not models of text by themselves, and what they do."""
-
-_NOT_YET = ("gptj",)
-"""Architectures of files that other programs run and weft does not yet."""
+"""Architectures that do not write text by themselves or do not run yet, and what they do."""
 
 
 def find_architecture(name: str) -> Architecture:
     """The architecture called `name`. Raises FormatError if there is none: it says that weft does
     not run it yet, or names those alike and lists the known ones."""
     if name in _OTHERS:
-        what = f"a model of the architecture {name!r} {_OTHERS[name]}"
-        raise FormatError(f"{what}; weft runs models that write text")
+        raise FormatError(f"a model of the architecture {name!r} {_OTHERS[name]}")
     if name not in ARCHITECTURES:
-        if name in _NOT_YET:
-            raise FormatError(
-                f"weft does not run the architecture {name!r} yet; README.md lists those that it "
-                "runs, and docs/add-a-model.md says how to add one"
-            )
         near = get_close_matches(name, ARCHITECTURES, 3, 0.7)
         hint = f" (names alike: {', '.join(near)})" if near else ""
         raise FormatError(

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from weft.bounds import SPEECH_REQUEST_CHARACTERS
 from weft.errors import ArgumentError, WeftError
 from weft.llm.audio import wave
-from weft.llm.audio.speaker import AnySpeaker
+from weft.llm.audio.any_speaker import AnySpeaker
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, of_exception
 from weft.serve.respond import STREAM_HEADERS, client_left, note, sse, sse_error

@@ -34,11 +34,12 @@ _FILES = {
     "Lfm2AudioForConditionalGeneration AudioFlamingo3ForConditionalGeneration "
     "Qwen2_5OmniForConditionalGeneration Qwen2_5OmniModel "
     "GraniteSpeechForConditionalGeneration UltravoxModel",
-    "newer": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
-    "Kimi_K25ForConditionalGeneration StepVLForConditionalGeneration "
-    "Step3p7ForConditionalGeneration NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 "
-    "NemotronH_Nano_Omni_Reasoning_V3 Llama4ForConditionalGeneration "
-    "MiniMaxM3VLForConditionalGeneration MiniMaxM3SparseForConditionalGeneration",
+    "kimi": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration "
+    "Kimi_K25ForConditionalGeneration",
+    "step3": "StepVLForConditionalGeneration Step3p7ForConditionalGeneration",
+    "nemotron": "NemotronH_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 NemotronH_Nano_Omni_Reasoning_V3",
+    "llama4": "Llama4ForConditionalGeneration MiniMaxM3VLForConditionalGeneration "
+    "MiniMaxM3SparseForConditionalGeneration",
     "documents": "PaddleOCRVLForConditionalGeneration HunYuanVLForConditionalGeneration "
     "DotsOCRForCausalLM",
     "granite": "Granite4VisionForConditionalGeneration",

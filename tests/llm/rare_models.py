@@ -7,9 +7,9 @@ import numpy as np
 
 from tests.llm.made_models import EXPERTS, WINDOW
 
-__all__ = ["NEWER"]
+__all__ = ["RARE"]
 
-NEWER: dict[str, tuple[str, dict[str, object]]] = {
+RARE: dict[str, tuple[str, dict[str, object]]] = {
     "arctic": ("arctic", EXPERTS),
     "deepseek4": (
         "deepseek4",

@@ -1,4 +1,4 @@
-"""Towers of models of this autumn beside transformers, each in two sizes, from folders and from the
+"""Towers of images beside transformers, each in two sizes, from folders and from the
 files that folders convert to."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
-from weft.frontends.hf.towers import newer
+from weft.frontends.hf.towers import llama4 as llama4_tower
 from weft.llm import LLM, Tower
 
 torch = pytest.importorskip("torch")
@@ -26,8 +26,8 @@ pytest.importorskip("PIL.Image")
 from PIL import Image  # noqa: E402
 
 from tests.llm import hf_folders  # noqa: E402
-from tests.llm import newer_towers as made_towers  # noqa: E402
-from tests.llm.newer_towers import IMAGE, SIZES  # noqa: E402
+from tests.llm import vision_folders as made_towers  # noqa: E402
+from tests.llm.vision_folders import IMAGE, SIZES  # noqa: E402
 from tests.llm.vision_models import (  # noqa: E402
     BEFORE,
     BEHIND,
@@ -340,7 +340,7 @@ def test_llama4_beside_transformers(
         close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want.logits[0])
     made = check_file(folder, tmp_path / "f32.gguf", pixels, rows)
     # newer converters of the reference call the second norm otherwise
-    monkeypatch.setitem(newer._LLAMA4, "post_attention_layernorm", "attn_post_norm")
+    monkeypatch.setitem(llama4_tower._LLAMA4, "post_attention_layernorm", "attn_post_norm")
     with LLM(folder, mmproj=folder, **LONG) as llm:
         assert "v.blk.0.attn_post_norm.bias" in llm.sight.tower.weights
         np.testing.assert_array_equal(llm.sight.rows(pixels), rows)

@@ -1,4 +1,4 @@
-"""Folders of models of this autumn with towers for images: of transformers, with random weights."""
+"""Folders of models with towers for images: of transformers, with random weights."""
 
 from __future__ import annotations
 
