@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 import weft
 from weft import graph as g
 from weft.backends import Backend, Memory, make_backend
-from weft.backends.cases import Case, all_cases
+from weft.backends.cases import Case, all_cases, some_cases
 from weft.compiler import compile
 from weft.execute import Scheduler, Session
 from weft.execute.trial import disagreement, run_case
 from weft.graph.op import OPS
 from weft.graph.tensor import Buffer
 
-__all__ = ["BackendSuite", "Failing"]
+__all__ = ["BackendSuite", "Failing", "KernelSuite", "OtherFormats", "TiledSuite"]
 
 Array = NDArray[Any]
 N = 64
@@ -285,6 +285,35 @@ class BackendSuite:
                 np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
             in_use.append(getattr(device.buffer_type, "in_use", 0))
         assert in_use[-1] <= 2 * in_use[1], "device memory of sessions that are gone is kept"
+
+
+class KernelSuite(BackendSuite):
+    """The exam of a device whose driver compiles a kernel for a second or more: of ops that read
+    formats, a format of each kind; golden cases try one case of each."""
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        return case in some_cases()
+
+
+class OtherFormats:
+    """Before a `KernelSuite`: only what that leaves out."""
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        return case not in some_cases()
+
+
+class TiledSuite(BackendSuite):
+    """Group sizes as on a GPU: products in tiles, several items a row. Only the ops that look at
+    them, of a few formats."""
+
+    LIMITS: ClassVar = {"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        ops = ("MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT", "SOFT_MAX", "RMS_NORM")
+        return case.op in ops and case.variant.split(" ")[0] in ("f32", "f16", "q4_K", "mask", "")
 
 
 # ---- what is run ---------------------------------------------------------------------------------

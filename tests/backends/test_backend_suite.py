@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import ClassVar
 
 import pytest
 
-from tests.backend_suite import BackendSuite, _model, _nodes, _some
+from tests.backend_suite import (
+    BackendSuite,
+    KernelSuite,
+    OtherFormats,
+    TiledSuite,
+    _model,
+    _nodes,
+    _some,
+)
 from tests.backends.opencl_device import opencl
 from weft.backends import Backend, make_backend
 from weft.backends.base import Support
-from weft.backends.cases import Case
 from weft.backends.reference import ReferenceBackend
 from weft.graph.tensor import Tensor
 
@@ -60,44 +66,19 @@ class TestBlas(BackendSuite):
         return make_backend("blas", min_batch=1, n_threads=1)
 
 
-class TestOpenCL(BackendSuite):
-    """Of ops that read formats, a format of each kind; golden cases try one case of each. PoCL
-    takes seconds to compile attention."""
-
-    FORMATS: ClassVar = ("f32", "f16", "q8_0", "q4_K", "iq3_s", "")
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        some = ("f16", "") if case.op == "FLASH_ATTN_EXT" else cls.FORMATS
-        return case.format in some
-
+class TestOpenCL(KernelSuite):
     @classmethod
     def make(cls) -> Backend:
         return opencl()
 
 
 @pytest.mark.part("devices")
-class TestOpenCLFormats(TestOpenCL):
+class TestOpenCLFormats(OtherFormats, TestOpenCL):
     """The other formats."""
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        return not super().wants(case)
 
 
 @pytest.mark.part("devices")
-class TestOpenCLWithTiles(BackendSuite):
-    """Group sizes as on a GPU: products in tiles, several items a row. Only the ops that look at
-    them, of a few formats: PoCL takes seconds to compile a tiled product."""
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        ops = ("MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT", "SOFT_MAX", "RMS_NORM")
-        return case.op in ops and case.variant.split(" ")[0] in ("f32", "f16", "q4_K", "mask", "")
-
+class TestOpenCLWithTiles(TiledSuite):
     @classmethod
     def make(cls) -> Backend:
-        return opencl(
-            limits={"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False},
-            copy_weights=True,
-        )
+        return opencl(limits=cls.LIMITS, copy_weights=True)

@@ -9,17 +9,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import weft
-from tests.backend_suite import BackendSuite, _alone
+from tests.backend_suite import KernelSuite, OtherFormats, TiledSuite, _alone
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
-from weft.backends.cases import Case, all_cases
+from weft.backends.cases import all_cases
 from weft.backends.webgpu import devices, library
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute.trial import run_case
@@ -28,44 +27,24 @@ from weft.llm import Context, Model
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
-class TestWebGPU(BackendSuite):
-    """Of ops that read formats, a format of each kind."""
-
-    FORMATS: ClassVar = ("f32", "f16", "q8_0", "q4_K", "")
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        some = ("f16", "") if case.op == "FLASH_ATTN_EXT" else cls.FORMATS
-        return case.format in some
-
+class TestWebGPU(KernelSuite):
     @classmethod
     def make(cls) -> Backend:
         return webgpu()
 
 
 @pytest.mark.part("devices")
-class TestWebGPUFormats(TestWebGPU):
+class TestWebGPUFormats(OtherFormats, TestWebGPU):
     """The other formats."""
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        return not super().wants(case)
 
 
 @pytest.mark.part("devices")
-class TestWebGPUWithTiles(BackendSuite):
-    """Group sizes as on a GPU, and weights in planes."""
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        ops = ("MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT", "SOFT_MAX", "RMS_NORM")
-        return case.op in ops and case.variant.split(" ")[0] in ("f32", "f16", "q4_K", "mask", "")
+class TestWebGPUWithTiles(TiledSuite):
+    """Weights in planes, too."""
 
     @classmethod
     def make(cls) -> Backend:
-        return webgpu(
-            limits={"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}, planes=True
-        )
+        return webgpu(limits=cls.LIMITS, planes=True)
 
 
 def test_bytes_that_are_no_words() -> None:

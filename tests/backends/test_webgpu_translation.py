@@ -104,6 +104,16 @@ def test_integers_wrap_as_in_c(driver: Driver) -> None:
         assert got[i].tolist() == want
 
 
+def test_constants() -> None:
+    """Decimal and hexadecimal, as `common.h` and the formats write them."""
+    source = """__kernel void f(__global float* out) {
+  out[0] = 0x1p-10f + 0x1.8P3 + 2.5e-3f + 1.f; out[1] = 0x7fu + 3;
+}"""
+    code = translate(COMMON + source, (), "f", (8,), 0)
+    for constant in ("0.0009765625f", "12.0f", "0.0025f", "1.0f", "127u"):
+        assert constant in code
+
+
 def test_numbers_of_64_bits(driver: Driver) -> None:
     source = """__kernel void f(__global uchar* out, bytes_t in) {
   const int i = get_global_id(0);

@@ -67,15 +67,20 @@ def test_the_bench_names_the_device(path: Path) -> None:
 @shim
 def test_doctor_takes_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     some = [case for case in all_cases() if case.op == "SCALE"]
-    monkeypatch.setattr(checks, "all_cases", lambda: some)
+    monkeypatch.setattr(checks, "some_cases", lambda: some)
     checked = done("doctor", "--devices", "cuda:shim")
+    assert f"cuda:shim: SCALE: {len(some) - 1} ok" in checked.stderr
+    assert "--all checks every format" in checked.stdout
     assert f"cuda:shim: ok, {len(some)} cases of 1 ops against NumPy in" in checked.stdout
     assert "in use" not in checked.stdout
     monkeypatch.setattr(ShimCalls, "launch", lambda self, launching: None)
     wrong = weft("doctor", "--devices", "cuda:shim")
     assert wrong.returncode == 1 and "cuda:shim: FAILED" in wrong.stdout
-    refused = weft("doctor", "--devices", "reference", "--all")
+    assert f"cuda:shim: SCALE: {len(some) - 1} of {len(some) - 1} wrong" in wrong.stderr
+    refused = weft("doctor", "--devices", "reference", "--threads", "1")
     assert refused.returncode == 1 and "leave out --devices" in refused.stderr
+    refused = weft("doctor", "--limit", "10")
+    assert refused.returncode == 1 and "add --devices" in refused.stderr
 
 
 # **** without ****

@@ -10,11 +10,12 @@ import pytest
 
 from weft import _native
 from weft.backends import Backend, make_backend
-from weft.backends.cases import Case, all_cases
+from weft.backends.cases import FORMATS, SOME_FORMATS, Case, all_cases, some_cases
 from weft.backends.cpu import record
 from weft.backends.cpu.record import Verdict, choose, verdicts, write_verdict
 from weft.errors import DeviceError
-from weft.execute.doctor import check_targets
+from weft.execute import doctor
+from weft.execute.doctor import Checked, check_devices, check_targets
 from weft.execute.trial import POISON, Array, disagreement, run_case
 from weft.graph.op import OPS
 
@@ -169,3 +170,51 @@ def test_agreement() -> None:
     assert "no number" in disagreement(one, one * np.inf, f32, 1e-3)
     assert disagreement(one * np.inf, one * np.inf, f32, 1e-3) == ""
     assert "NMSE" in disagreement(one * 1.1, one, f32, 1e-3)
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+SUMS = [c for c in all_cases() if c.name.startswith(("ADD f32", "SQR", "MUL_MAT i2_s x1"))]
+
+
+def test_devices_are_checked_with_a_format_of_each_kind() -> None:
+    some = some_cases()
+    assert {c.op for c in some} == {c.op for c in all_cases()}
+    assert {c.format for c in some} == {*SOME_FORMATS, ""} and set(SOME_FORMATS) < set(FORMATS)
+
+
+def test_a_device_is_checked_op_by_op() -> None:
+    """The first case of each op comes first; what is wrong is told at once."""
+    order: list[str] = []
+    told: list[Checked] = []
+
+    def run(case: Case, backend: Backend) -> Array:
+        order.append(case.op)
+        got = run_case(case, backend)
+        return got + 1 if case.op == "SQR" and len(order) > 4 else got
+
+    (report,) = check_devices(["null"], cases=SUMS, run=run, finished=told.append)
+    ops = list(dict.fromkeys(c.op for c in SUMS))
+    assert [t.op for t in told[: len(ops)]] == ops
+    assert sum(t.cases for t in told) == report.cases == len(SUMS) - sum(t.refused for t in told)
+    assert [f for t in told for f in t.failures] == report.failures
+    assert report.ops == len({t.op for t in told if t.cases})
+
+
+def test_a_limit_of_time_ends_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def run(case: Case, backend: Backend) -> Array:
+        nonlocal now
+        now += 1
+        return run_case(case, backend)
+
+    monkeypatch.setattr(doctor, "perf_counter", lambda: now)
+    told: list[Checked] = []
+    cases = [c for c in SUMS if c.op in ("ADD", "SQR")]
+    limit = 3 * 2  # each case runs on the device and on the reference
+    (report,) = check_devices(
+        ["reference"], cases=cases, run=run, limit=limit, finished=told.append
+    )
+    assert report.ok and report.cases == 3 and report.ops == 2
+    assert len(report.not_run) == len(cases) - 3 and sum(t.cases for t in told) == 3

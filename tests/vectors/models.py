@@ -260,10 +260,10 @@ class _Runner:
             return [self._cuda(path, activations), cpu]
         if activations == "native":
             raise _Skip(f"backend {self.options.backend} has no quantized activations")
-        backend = make_backend(self.options.backend)
-        if backend.kind == "CPU":
-            return [backend]
-        return [backend, make_backend("cpu", activations=activations, **chosen)]
+        backends = [make_backend(name) for name in self.options.backend.split(",")]
+        if backends[-1].kind == "CPU":
+            return backends
+        return [*backends, make_backend("cpu", activations=activations, **chosen)]
 
     def _cuda(self, path: Path, activations: Activations) -> Backend:
         """A CUDA device. Its own kernels round activations as the cpu's quantized ones do, except

@@ -21,7 +21,8 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """How to run: backend, its kernel target, and a glob over case names."""
+    """How to run: backend (models: or several, with commas between), its kernel target, and a glob
+    over case names."""
 
     backend: str = "cpu"
     target: str | None = None

@@ -164,9 +164,49 @@ def test_models_on_opencl(vectors: Path, folder: str) -> None:
 # ---- WebGPU --------------------------------------------------------------------------------------
 
 
-def test_sample_models_on_webgpu() -> None:
+def _webgpu(beside: str = "", **options: Any) -> Options:
     webgpu()  # skips where there is no device
-    _check("models", SAMPLE / "models" / "archs", Options("webgpu"))
+    if beside:
+        opencl()
+    return Options(f"webgpu{beside}", **options)
+
+
+def test_sample_models_on_webgpu() -> None:
+    _check("models", SAMPLE / "models" / "archs", _webgpu())
+
+
+@on_devices
+def test_sample_ops_on_webgpu() -> None:
+    _check("ops", SAMPLE / "ops", _webgpu())
+
+
+@on_devices
+def test_ops_on_webgpu(vectors: Path) -> None:
+    """What it takes; ops that it refuses are skipped, with the reason."""
+    counts = _check("ops", vectors / "ops", _webgpu())
+    assert counts["passed"] > 2 * counts["skipped"]
+
+
+@on_devices
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_models_on_webgpu(vectors: Path, folder: str) -> None:
+    _check("models", vectors / "models" / folder, _webgpu())
+
+
+PLACED = [
+    ("llama_wide-Q4_K_M", "", 1),
+    ("llama_wide-Q4_K_M", ",opencl", 2),
+    *(pytest.param("*", beside, n, marks=on_devices) for beside in ("", ",opencl") for n in (3, 4)),
+]
+"""Quantized models, what is beside webgpu and the cpu, and the number that decides where weights
+are."""
+
+
+@pytest.mark.parametrize(("name", "beside", "places"), PLACED)
+def test_placed_models_on_webgpu(vectors: Path, name: str, beside: str, places: int) -> None:
+    """Weights are on one of two or three devices at random: the logits of dequantized weights."""
+    options = _webgpu(beside, filter=f"*/{name}/deq", places=places)
+    assert _check("models", vectors / "models" / "quant", options)["skipped"] == 0
 
 
 # ---- CUDA's kernels on this processor ------------------------------------------------------------

@@ -120,7 +120,7 @@ def wide(to_error: bool = False) -> Console:
 _CUDA = re.compile(r"cuda:?(\d*)$", re.I)
 """A CUDA device as other engines write it: `CUDA0`."""
 _OTHER_GPU = re.compile(r"(?:vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
-"""Names that other engines give to GPUs that weft does not use."""
+"""Names that other engines give to GPUs, and weft does not."""
 
 
 def device_list(text: str | None) -> list[str]:
@@ -138,8 +138,8 @@ def device_list(text: str | None) -> list[str]:
     gpu = next((name for name in names if _OTHER_GPU.match(name)), None)
     if gpu is not None:
         raise ScheduleError(
-            f"there is no device {gpu}: weft computes on processors, and on GPUs through CUDA and "
-            "OpenCL; `weft devices` lists those there are"
+            f"there is no device {gpu}: weft names GPUs cuda:N, opencl:N and webgpu:N (by Vulkan, "
+            "Metal or Direct3D 12; the first is also gpu); `weft devices` lists those there are"
         )
     return [_own_name(name) for name in names]
 

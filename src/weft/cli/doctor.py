@@ -15,16 +15,20 @@ import typer
 from rich.status import Status
 from rich.table import Table
 
+from weft.backends.cases import SOME_FORMATS
 from weft.backends.cpu.backend import require_target
 from weft.backends.cpu.record import choose
-from weft.cli.console import device_list, errors, wide
+from weft.cli.console import device_list, errors, say, wide
 from weft.errors import DeviceError
-from weft.execute.doctor import Failure, Report, check_devices, check_targets
+from weft.execute.doctor import Checked, Failure, Report, check_devices, check_targets
 from weft.flags import FLAGS
 from weft.native import _native
 
 _SHOWN = 12
 """Maximum number of failures that are listed one by one; --json has all."""
+
+_LIMIT = 300.0
+"""Seconds for a device: drivers that compile kernels on a processor take a second for each."""
 
 
 def doctor(
@@ -35,7 +39,12 @@ def doctor(
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Check all targets that this machine can run.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Check all targets that this machine can run; with --devices, all formats "
+            "instead of one of each kind.",
+        ),
     ] = False,
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores, at most 4.")
@@ -50,21 +59,38 @@ def doctor(
             help="Check these devices instead of the cpu's targets, e.g. cuda:0, against NumPy.",
         ),
     ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="With --devices: end the check of a device after this time, with what is known; "
+            "default: 300, with --all none.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every kernel against the baseline and NumPy. A target that fails is not used again."""
     reports = []
     with _may_be_ended(), _progress(not as_json) as show:
         if devices is None:
+            if limit is not None:
+                raise DeviceError("--limit is for devices; add --devices, or leave it out")
             checks = check_targets(_targets(target, every), threads, progress=show)
-        elif every or target is not None or threads is not None:
-            raise DeviceError("--target, --all and --threads are the cpu's; leave out --devices")
+        elif target is not None or threads is not None:
+            raise DeviceError("--target and --threads are the cpu's; leave out --devices")
         else:
-            checks = check_devices(device_list(devices), progress=show)
+            most = _LIMIT if limit is None and not every else limit
+            checks = check_devices(
+                device_list(devices), every=every, limit=most, progress=show,
+                finished=None if as_json else _print_op,
+            )  # fmt: skip
         for report in checks:
             reports.append(report)
             if not as_json:
                 _print(report)
+                if devices is not None:
+                    _print_left_out(report, every)
     used, why = used_target()
     if as_json:
         rows = [asdict(r) | {"ok": r.ok} for r in reports]
@@ -128,12 +154,31 @@ class _Shown:
         self._status.stop()
 
     def _show(self, target: str, done: int, total: int) -> None:
-        if done % 16 == 0:
-            self._status.update(f"{target}: {done} of {total}")
+        self._status.update(f"{target}: {done} of {total}")
 
 
 def _progress(wanted: bool) -> AbstractContextManager[Any]:
     return _Shown() if wanted and errors.is_terminal else nullcontext()
+
+
+def _print_op(checked: Checked) -> None:
+    """A line about an op of a device, with what is wrong, while others are still to come."""
+    n, wrong = checked.cases, len(checked.failures)
+    said = f"{wrong} of {n} wrong" if wrong else f"{n} ok" if n else "refused"
+    more = f", {checked.refused} refused" if n and checked.refused else ""
+    say(f"{checked.target}: {checked.op}: {said}{more}, {checked.seconds:.1f} s")
+    for failure in checked.failures[:_SHOWN]:
+        say(f"  {failure.kernel}: {failure.how}")
+
+
+def _print_left_out(report: Report, every: bool) -> None:
+    """What the check of a device did not try."""
+    out = wide()
+    if report.not_run:
+        n = report.cases + len(report.refused) + len(report.not_run)
+        out.print(f"  {len(report.not_run)} of {n} cases were not run for lack of time (--limit)")
+    if not every:
+        out.print(f"  formats: {', '.join(SOME_FORMATS)}; --all checks every format")
 
 
 def _print(report: Report) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 
 from weft.backends import Backend, make_backend
-from weft.backends.cases import Case, all_cases
+from weft.backends.cases import Case, all_cases, some_cases
 from weft.backends.cpu import default_threads
 from weft.backends.cpu.record import Verdict, under_check, write_verdict
 from weft.errors import WeftError
@@ -25,6 +25,7 @@ bits. Against NumPy a case may allow more, e.g. where activations are quantized.
 
 Runner = Callable[[Case, Backend], Array]
 Progress = Callable[[str, int, int], None]
+"""Is told the target, the number of cases that are done, and the number of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,24 @@ class Failure:
     """The fault, as a short phrase."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Cases of an op on a device: the first one, or the others."""
+
+    target: str
+    """The kernel target, or the device."""
+    op: str
+    cases: int
+    """The number of cases that ran."""
+    refused: int
+    """The number of cases that the device does not take."""
+    failures: tuple[Failure, ...]
+    seconds: float
+
+
+Finished = Callable[[Checked], None]
+
+
 @dataclass(slots=True)
 class Report:
     """The results of checking one target."""
@@ -53,6 +72,8 @@ class Report:
     refused: list[str] = field(default_factory=list)
     """Cases that both the target and the baseline refuse."""
     failures: list[Failure] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+    """Cases that the limit of time left out."""
     seconds: float = 0.0
 
     @property
@@ -101,18 +122,28 @@ def check_targets(
 def check_devices(
     names: Sequence[str],
     *,
+    every: bool = False,
+    limit: float | None = None,
     run: Runner = run_case,
     cases: Sequence[Case] | None = None,
     progress: Progress | None = None,
+    finished: Finished | None = None,
 ) -> Iterator[Report]:
     """Checks one device after the other as `check_targets` does, against the reference backend
-    alone, and records nothing. Raises DeviceError for a device that cannot be used."""
+    alone, and records nothing.
+
+    Of ops that take formats, a format of each kind is checked (`some_cases`), with `every` all
+    formats. The first case of each op runs first. No case of a device starts later than `limit`
+    seconds after its first; the report then has what is known, and what did not run. `finished` is
+    told of the first case of each op, then of its others. Raises DeviceError for a device that
+    cannot be used."""
     expected = _Expected(run, baseline=False)
+    chosen = (all_cases() if every else some_cases()) if cases is None else cases
     for name in names:
         backend = make_backend(name)
         backend.kind = "CPU"  # so that it may be the only device, and cases run nowhere else
         show = None if progress is None else partial(progress, name)
-        yield _check(backend, name, expected, all_cases() if cases is None else cases, show)
+        yield _check(backend, name, expected, chosen, show, finished, limit)
 
 
 class _Expected:
@@ -142,28 +173,55 @@ def _check(
     expected: _Expected,
     cases: Sequence[Case],
     progress: Callable[[int, int], None] | None,
+    finished: Finished | None = None,
+    limit: float | None = None,
 ) -> Report:
     start = perf_counter()
     report = Report(target)
-    ops = set()
-    baseline = expected.backends.get("baseline")
-    for number, case in enumerate(cases):
-        if progress is not None:
-            progress(number, len(cases))
-        node = case.node()
-        if not backend.supports_op(node):
-            report.refused.append(case.name)
-            if baseline is not None and baseline.supports_op(node):
-                report.failures.append(
-                    Failure(case.name, case.op, "baseline", "is refused, but the baseline runs it")
-                )
-            continue
-        report.cases += 1
-        ops.add(case.op)
-        report.failures.extend(_wrong(case, backend, target, expected, report))
+    done, ops = 0, set()
+    for op, group in _rounds(cases):
+        begun, before = perf_counter(), (report.cases, len(report.refused), len(report.failures))
+        for i, case in enumerate(group):
+            if limit is not None and perf_counter() - start >= limit:
+                report.not_run.extend(left.name for left in group[i:])
+                break
+            if progress is not None:
+                progress(done, len(cases))
+            _check_case(case, backend, expected, report)
+            done += 1
+        n_run, n_refused = report.cases - before[0], len(report.refused) - before[1]
+        if n_run:
+            ops.add(op)
+        if finished is not None and n_run + n_refused:
+            wrong = tuple(report.failures[before[2] :])
+            finished(Checked(target, op, n_run, n_refused, wrong, perf_counter() - begun))
     report.ops = len(ops)
     report.seconds = perf_counter() - start
     return report
+
+
+def _rounds(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
+    """One case of each op, then the others op by op: a check that is cut short has seen each op."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.op, []).append(case)
+    yield from ((op, of_op[:1]) for op, of_op in found.items())
+    yield from ((op, of_op[1:]) for op, of_op in found.items() if len(of_op) > 1)
+
+
+def _check_case(case: Case, backend: Backend, expected: _Expected, report: Report) -> None:
+    """Adds a case to the report."""
+    node = case.node()
+    if backend.supports_op(node):
+        report.cases += 1
+        report.failures.extend(_wrong(case, backend, report.target, expected, report))
+        return
+    report.refused.append(case.name)
+    baseline = expected.backends.get("baseline")
+    if baseline is not None and baseline.supports_op(node):
+        report.failures.append(
+            Failure(case.name, case.op, "baseline", "is refused, but the baseline runs it")
+        )
 
 
 def _wrong(

@@ -22,7 +22,11 @@ from weft.backends.cases.tensor_windows import tensor_window_cases
 from weft.backends.cases.tensors import tensor_cases
 from weft.backends.cases.windows import window_cases
 
-__all__ = ["FORMATS", "Case", "Sources", "all_cases", "random_blocks"]
+__all__ = ["FORMATS", "SOME_FORMATS", "Case", "Sources", "all_cases", "random_blocks", "some_cases"]
+
+SOME_FORMATS = ("f32", "f16", "q8_0", "q4_K", "iq3_s")
+"""A format of each kind: floats of 32 and 16 bits, blocks, blocks of blocks, and codes of a
+table."""
 
 
 @cache
@@ -41,3 +45,15 @@ def all_cases() -> tuple[Case, ...]:
         *tensor_window_cases(),
         *conv_last_cases(),
     )
+
+
+@cache
+def some_cases() -> tuple[Case, ...]:
+    """Of ops that take formats, the cases of `SOME_FORMATS` (attention: f16); of others, all.
+
+    They are for devices that compile a kernel for each format, which can take seconds."""
+    return tuple(case for case in all_cases() if case.format in _of_op(case.op))
+
+
+def _of_op(op: str) -> tuple[str, ...]:
+    return ("f16", "") if op == "FLASH_ATTN_EXT" else (*SOME_FORMATS, "")

@@ -10,6 +10,7 @@ from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
 from weft.backends.webgpu.devices import Found, limits_for
 from weft.backends.webgpu.driver import Driver
+from weft.errors import ArgumentError
 from weft.free_memory import available_bytes
 from weft.graph.tensor import Tensor
 
@@ -36,6 +37,10 @@ class WebGPUBackend(KernelBackend):
         planes: bool | None = None,
     ) -> None:
         self.device = device
+        if memory is not None and (not isinstance(memory, int) or memory < 1):
+            raise ArgumentError(
+                f"{name}: memory is {memory!r}; it is a number of bytes, at least 1"
+            )
         driver = Driver(device, name)
         capacity = _CAPACITY if memory is None else memory
         if memory is None and device.kind != "GPU":

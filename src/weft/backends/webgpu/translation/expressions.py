@@ -26,6 +26,7 @@ from weft.backends.webgpu.translation.types import (
     literal,
     number,
     parts,
+    real,
     size_of,
 )
 
@@ -166,7 +167,7 @@ class Expressions:
     def _of_Constant(self, node: Any) -> Value:
         text = node.value
         if node.type in ("float", "double"):
-            return Value(literal(float(text.rstrip("fF")), "f32"), FLOAT)
+            return Value(literal(real(text), "f32"), FLOAT)
         value, ending = int(text.rstrip("uUlL"), 0), text.lower()
         long = ("l" in ending and "0x" not in ending) or value >= 1 << 32
         if long:

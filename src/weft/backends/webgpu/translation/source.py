@@ -21,6 +21,7 @@ from weft.backends.webgpu.translation.types import (
     Value,
     literal,
     number,
+    real,
 )
 
 _DEFINES = (
@@ -196,5 +197,5 @@ def _plain(node: Any) -> float:
     if type(node).__name__ == "UnaryOp" and node.op == "-":
         return -_plain(node.expr)
     if node.type in ("float", "double"):
-        return float(node.value.rstrip("fF"))
+        return real(node.value)
     return int(node.value.rstrip("uUlL"), 0)

@@ -231,6 +231,12 @@ def literal(value: float, kind: str) -> str:
     return f"{int(value)}{ {'i32': 'i', 'u32': 'u', 'i64': 'li', 'u64': 'lu'}[kind] }"
 
 
+def real(text: str) -> float:
+    """The value of a constant of C with a point or an exponent, decimal or hexadecimal."""
+    text = text.rstrip("fF")
+    return float.fromhex(text) if text[:2] in ("0x", "0X") else float(text)
+
+
 def parts(type_: Number) -> int:
     """The number of vectors of 4 in a vector of 8 or 16."""
     return type_.n // 4
