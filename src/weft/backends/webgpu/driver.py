@@ -310,4 +310,6 @@ class Driver(KernelDriver):
         else:
             self._end_pass()
             record.mark(self._encode(), timed.behind())
+        if kind == "to":
+            self.flush()  # so that the mark waits for no work that is encoded later
         record.copy(kind, nbytes, timed)
