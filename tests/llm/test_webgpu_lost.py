@@ -80,7 +80,7 @@ def test_without_a_fallback() -> None:
         device.driver.wait,
         lambda: device.record_queue(True),
     ):
-        with pytest.raises(weft.DeviceError, match="webgpu: .*lost"):
+        with pytest.raises(weft.DeviceError, match=r"webgpu: .*lost"):
             request()
 
 
@@ -93,5 +93,5 @@ def test_weights_are_counted_as_they_are_sent() -> None:
     )  # fmt: skip
     needs = {need.memory: need.weights for need in llm.context.plan.needs()}
     sent = needs[device.buffer_type.name]
-    assert seen[-1][0] == seen[-1][1] >= sent > 0 and len(seen) > 20
-    assert device.memory_type.in_use >= sent
+    assert seen[-1][0] == seen[-1][1] > 0.99 * sent > 0 and len(seen) > 20  # all but padding
+    assert device.memory_type.in_use >= seen[-1][1]
