@@ -210,6 +210,15 @@ class RecordsQueue(Protocol):
 
 
 @runtime_checkable
+class MayLackTimes(Protocol):
+    """(optional) a backend that records queues where its device tells times."""
+
+    @property
+    def why_untimed(self) -> str:
+        """Why this device tells none; empty where it does."""
+
+
+@runtime_checkable
 class HasOtherClock(Protocol):
     """(optional) a backend whose times come from another machine's clock and are converted to this
     machine's clock."""

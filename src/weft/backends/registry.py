@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import field
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -71,6 +72,8 @@ class BackendInfo:
     why_not: str
     """A sentence when the device is not available, else empty."""
     description: str
+    details: dict[str, Any] = field(default_factory=dict)
+    """(optional) more about it by name, for `weft devices --json`."""
 
 
 def known_backends() -> list[BackendInfo]:

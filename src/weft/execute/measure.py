@@ -32,6 +32,8 @@ _CHAIN = 64
 _BEYOND_CACHES = 128 << 20
 """Bytes of a matrix that has to be read from memory each time, as weights have."""
 _MIB = 1 << 20
+_LONG = 0.5
+"""Seconds of a run from which on a device is slow: it is given less to do."""
 _COLUMNS = tuple(1 << i for i in range(11))
 """Numbers of columns for which sending a weight is compared with using it on the host."""
 
@@ -130,7 +132,8 @@ def measure_device(
 
 def measure_offload(backend: Backend, host: Backend, seconds: float) -> int:
     """The least number of columns, a power of two, from which a product with a q8_0 weight of host
-    memory is faster on a device, to which the weight is sent each time; 0: none up to 1024."""
+    memory is faster on a device, to which the weight is sent each time; 0: none up to 1024, or
+    none that a slow device was given."""
     bench = _Bench(host, [], seconds)
     f32 = find_dtype("f32")
     weight = bench.leaf(find_dtype("q8_0"), 2048, 2048)
@@ -147,7 +150,13 @@ def measure_offload(backend: Backend, host: Backend, seconds: float) -> int:
 
     if not backend.supports_op(G.mul_mat(weight, bench.leaf(f32, 2048, 1))).ok:
         return 0
-    return next((n for n in _COLUMNS if time_on(0, n) < time_on(1, n)), 0)
+    for columns in _COLUMNS:
+        there = time_on(0, columns)
+        if there < time_on(1, columns):
+            return columns
+        if there > _LONG:
+            break
+    return 0
 
 
 def _samples(bench: _Bench) -> dict[str, Tensor]:
@@ -200,14 +209,20 @@ def _bandwidths(bench: _Bench, overhead: float) -> Iterator[float]:
 def _products(
     bench: _Bench, overhead: float, progress: Callable[[str], None]
 ) -> Iterator[tuple[str, float]]:
+    columns = 128
     for name in TYPES:
         dtype = find_dtype(name)
         if dtype.block > 1 and not quants.can_encode(dtype):
             continue
-        node = G.mul_mat(bench.leaf(dtype, 2048, 2048), bench.leaf(find_dtype("f32"), 2048, 128))
+        node = G.mul_mat(
+            bench.leaf(dtype, 2048, 2048), bench.leaf(find_dtype("f32"), 2048, columns)
+        )
         if bench.runs(node):
             progress(f"products of {name}")
-            yield name, _rate(bench, node, overhead)
+            seconds = bench.seconds(node)
+            yield name, work(node, {}).flops / max(seconds - overhead, 1e-9)
+            if seconds > _LONG:
+                columns = max(8, columns // 4)
 
 
 def _rate(bench: _Bench, node: Tensor, overhead: float) -> float:

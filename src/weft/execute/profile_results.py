@@ -36,6 +36,8 @@ class ProfileResults:
         """Seconds from the begin to the end of runs, all added up, time of recording included."""
         self.clocks: dict[str, float] = {}
         """Device of another machine -> the seconds by which its times may be shifted."""
+        self.untimed: dict[str, str] = {}
+        """Device -> why it tells no times of kernels."""
         self.waits: dict[Wait, Wait] = {}
         """The waits of devices by what they were for (without bytes and times)."""
         self.calls: dict[int, list[int]] | None = None
@@ -140,6 +142,7 @@ class ProfileResults:
             "barriers": self.barriers,
             "waiting": self.waiting,
             "overlap": self.overlap,
+            "untimed": dict(self.untimed),
             "waits": [asdict(wait) | {"text": wait.text} for wait in self.waits_by_time()],
             "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
             "peaks": {key: getattr(peaks, key) for key in keys},

@@ -67,6 +67,8 @@ def heading(profile: ProfileResults) -> Iterator[str]:
     if profile.clocks:
         errors = ", ".join(f"{d} {_ms(e)} ms" for d, e in profile.clocks.items())
         yield f"clocks of other machines agree with this one's to within: {errors}"
+    for device, why in profile.untimed.items():
+        yield f"{device} tells no times of kernels ({why}): its work is time outside of steps"
     yield f"peaks with {peaks}"
 
 

@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter_ns
 
-from weft.backends.base import HasOtherClock, NativeRun, QueueSpan, RecordsQueue, RecordsSpans
+from weft.backends.base import (
+    HasOtherClock,
+    MayLackTimes,
+    NativeRun,
+    QueueSpan,
+    RecordsQueue,
+    RecordsSpans,
+)
 from weft.execute.bound import BoundProgram, Moved
 from weft.execute.profile import Profile
 from weft.execute.profile_trace import length
@@ -44,6 +51,8 @@ class Recorder:
         """Makes devices with a queue record their times."""
         for name, queue in self._queues.items():
             queue.record_queue(True)
+            if isinstance(queue, MayLackTimes) and queue.why_untimed:
+                self.profile.untimed[name] = queue.why_untimed
             if isinstance(queue, HasOtherClock):
                 self.profile.add_clock(name, queue.clock_error)
 

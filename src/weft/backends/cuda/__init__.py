@@ -14,8 +14,8 @@ from typing import Any
 from weft.backends.cuda.backend import CudaBackend
 from weft.backends.cuda.devices import find_devices, pick
 from weft.backends.kernels import KernelRules
+from weft.backends.kernels.found import infos
 from weft.backends.registry import BackendInfo
-from weft.errors import DeviceError
 from weft.options import require_options
 
 __all__ = ["CudaBackend", "describe", "make", "rules"]
@@ -25,13 +25,7 @@ _OPTIONS = ("copy_weights", "limits", "own", "planes")
 
 def describe() -> list[BackendInfo]:
     """Every device; where there is none, what is missing."""
-    try:
-        devices = find_devices()
-    except DeviceError as error:
-        return [BackendInfo("cuda", False, str(error), "")]
-    return [
-        BackendInfo(f"cuda:{d.number}", not d.unusable, d.unusable, d.description) for d in devices
-    ]
+    return infos("cuda", find_devices)
 
 
 def make(suffix: str | None = None, **options: Any) -> CudaBackend:

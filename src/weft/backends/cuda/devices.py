@@ -11,6 +11,7 @@ from weft.backends.cuda.calls import Calls
 from weft.backends.cuda.library import called, driver, hidden, nvrtc
 from weft.backends.cuda.packed import fitting
 from weft.backends.kernels import Limits
+from weft.backends.kernels.found import pick as pick_of
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.records import dataclass
@@ -112,20 +113,7 @@ def pick(suffix: str | None) -> Found:
     Raises DeviceError with the devices of this machine."""
     if suffix in STAND_INS:
         return STAND_INS[suffix]
-    devices = find_devices()
-    if suffix is None:
-        for device in devices:
-            if not device.unusable:
-                return device
-        reasons = "; ".join(f"cuda:{d.number} ({d.name}): {d.unusable}" for d in devices)
-        raise DeviceError(f"no CUDA device can be used; {reasons}")
-    chosen = {str(d.number): d for d in devices}.get(suffix)
-    if chosen is None:
-        names = ", ".join(f"cuda:{d.number} ({d.name})" for d in devices)
-        raise DeviceError(f"there is no device cuda:{suffix}; this machine has {names}{hidden()}")
-    if chosen.unusable:
-        raise DeviceError(f"cuda:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
-    return chosen
+    return pick_of("cuda", find_devices(), suffix, hidden())
 
 
 def limits_for(shared: int) -> Limits:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.backends.cuda.assembly import PREFIX
 from weft.backends.cuda.calls import COPIES, KERNELS, Calls, CudaError, Graph, Launching, Packed
-from weft.backends.cuda.record import Record
+from weft.backends.cuda.record import CudaRecord
 from weft.backends.cuda.staging import LATER, Staging
 from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.launch import Local
@@ -92,7 +92,6 @@ class CudaDriver(KernelDriver):
         """There is work in the lane of kernels that came from no queue."""
         self._tables: dict[bytes, Buffer] = {}
         self._scratch: dict[int, Buffer] = {}
-        self._recording = 0
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
@@ -395,12 +394,9 @@ class CudaDriver(KernelDriver):
 
     # ---- times -----------------------------------------------------------------------------------
 
-    def record_times(self, on: bool) -> None:
-        """Records events from now on; ends with as many calls with False. Waits for the device."""
-        self._recording += 1 if on else -1
-        if self._recording == on:
-            self.wait()
-            self.record = Record(self, self.calls) if on else None
+    def new_record(self) -> CudaRecord:
+        """A record of pairs of events."""
+        return CudaRecord(self, self.calls)
 
     def _timed(self, lane: int) -> Any:
         """An event with a time, while recording."""

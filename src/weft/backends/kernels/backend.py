@@ -127,7 +127,11 @@ class KernelBackend(BackendBase):
 
     def supports_op(self, node: Tensor) -> Support:
         """Supports the nodes for which there are kernels; a refusal is a sentence."""
-        return supports(node, self.name)
+        return supports(node, self.name, self.lacks)
+
+    def lacks(self, node: Tensor) -> str | None:
+        """What the device lacks for the kernels of a node, as a sentence; None: nothing."""
+        return None
 
     def offload_op(self, node: Tensor) -> bool:
         """Asks for products of many columns, on a device with memory of its own."""
@@ -159,6 +163,11 @@ class KernelBackend(BackendBase):
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> KernelExecutable:
         """The split as launches; builds kernels. Raises DeviceError."""
         return KernelExecutable(self.driver, self.own, self.limits, program, split, memories)
+
+    @property
+    def why_untimed(self) -> str:
+        """Why the device tells no times of kernels; empty where it does."""
+        return self.driver.why_untimed
 
     def record_queue(self, on: bool) -> None:
         """Starts recording the device's times, or stops; calls nest."""

@@ -52,6 +52,7 @@ class KernelDriver:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._recording = 0
         self._fault: Any = None
         self._watched: dict[str, int] = {}
 
@@ -141,8 +142,21 @@ class KernelDriver:
         """Blocks until an event, or until all work is done."""
         raise NotImplementedError
 
+    why_untimed = ""
+    """Why the device tells no times of kernels; empty where it does."""
+
     def record_times(self, on: bool) -> None:
-        """Records events from now on; ends with as many calls with False."""
+        """Records events from now on; ends with as many calls with False. Waits for the device."""
+        recording = self._recording + (1 if on else -1)
+        if not on:
+            self._recording = recording
+        if recording == on and not self.why_untimed:
+            self.wait()
+            self.record = self.new_record() if on else None
+        self._recording = recording
+
+    def new_record(self) -> Any:
+        """A record of events, where the device tells times."""
         raise NotImplementedError
 
     # ---- a second queue --------------------------------------------------------------------------

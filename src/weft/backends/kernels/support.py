@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weft.backends.base import YES, Support, why_not_general
 from weft.backends.kernels.ops import find_family
 from weft.graph.op import NONE
@@ -19,10 +21,17 @@ GENERALIZED = frozenset(GENERAL)
 """Ops that the device runs in their general form: all that have one."""
 
 
-def supports(node: Tensor, name: str) -> Support:
-    """Whether there are kernels for a node, or for its general form; views need none. A
-    refusal is a sentence."""
-    why = why_not_general(node, GENERALIZED, _why_not)
+def supports(
+    node: Tensor, name: str, lacks: Callable[[Tensor], str | None] = lambda node: None
+) -> Support:
+    """Whether there are kernels for a node, or for its general form; views need none.
+
+    `lacks` may say what a device lacks for the kernels of a node. A refusal is a sentence."""
+
+    def why_not(node: Tensor) -> str | None:
+        return _why_not(node) or lacks(node)
+
+    why = why_not_general(node, GENERALIZED, why_not)
     return YES if why is None else Support(False, f"{node.op} on {name}: {why}")
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft.backends.kernels import KernelRules
+from weft.backends.kernels.found import infos
 from weft.backends.opencl.backend import OpenCLBackend
 from weft.backends.opencl.devices import find_devices, pick
 from weft.backends.registry import BackendInfo
-from weft.errors import DeviceError
 from weft.options import require_options
 
 __all__ = ["OpenCLBackend", "describe", "make", "rules"]
@@ -22,15 +22,7 @@ _OPTIONS = ("copy_weights", "limits", "planes")
 
 def describe() -> list[BackendInfo]:
     """Every device; one that cannot be used has the reason."""
-    try:
-        devices = find_devices()
-    except DeviceError as error:
-        return [BackendInfo("opencl", False, str(error), "")]
-    infos = []
-    for device in devices:
-        why = device.unusable
-        infos.append(BackendInfo(f"opencl:{device.number}", not why, why, device.description))
-    return infos
+    return infos("opencl", find_devices)
 
 
 def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:

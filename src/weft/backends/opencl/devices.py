@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.backends.base import DeviceKind
 from weft.backends.kernels import Limits
+from weft.backends.kernels.found import pick as pick_of
 from weft.backends.opencl.library import library
 from weft.backends.opencl.probe import why_unusable
 from weft.errors import DeviceError
@@ -122,23 +123,7 @@ def pick(suffix: str | None) -> Found:
     that works.
 
     Raises DeviceError with the devices of this machine."""
-    devices = find_devices()
-    if suffix is not None:
-        chosen = {str(d.number): d for d in devices}.get(suffix)
-        if chosen is None:
-            names = ", ".join(f"opencl:{d.number} ({d.name})" for d in devices)
-            raise DeviceError(f"there is no device opencl:{suffix}; this machine has {names}")
-        if chosen.unusable:
-            raise DeviceError(f"opencl:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
-        return chosen
-    order = sorted(devices, key=lambda d: (d.kind not in ("GPU", "IGPU"), d.number))
-    reasons = []
-    for device in order:
-        why = device.unusable
-        if not why:
-            return device
-        reasons.append(f"opencl:{device.number} ({device.name}): {why}")
-    raise DeviceError(f"no OpenCL device can be used; {'; '.join(reasons)}")
+    return pick_of("opencl", find_devices(), suffix)
 
 
 def _in_step(handle: Any) -> int:

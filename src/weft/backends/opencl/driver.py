@@ -22,7 +22,7 @@ from weft.backends.kernels.launch import Local
 from weft.backends.opencl.builds import Programs
 from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import bytes_setter, guarded, library
-from weft.backends.opencl.record import Record
+from weft.backends.opencl.record import OpenCLRecord
 
 _SLOT = 512 << 10
 _SLOTS = 16
@@ -66,11 +66,8 @@ class Driver(KernelDriver):
         with guarded(f"{name}: no context could be created on {device.name}"):
             self.context = cl.Context([device.handle])
             self.queue = cl.CommandQueue(self.context, device.handle)
-        self.record: Record | None = None
-        """The record of events, while recording."""
         self._plain: Any = self.queue
         self._timed: Any = None
-        self._recording = 0
         self.programs = Programs(self.context, device)
         self._cl = cl
         self._lock = Lock()
@@ -221,16 +218,16 @@ class Driver(KernelDriver):
     # ---- times -----------------------------------------------------------------------------------
 
     def record_times(self, on: bool) -> None:
-        """Records events from now on, in a queue that keeps their times.
+        """Records events from now on; ends with as many calls with False. Waits for the device."""
+        super().record_times(on)
+        if self.record is None:
+            self.queue = self._plain
 
-        It ends with as many calls with False. Waits for the device."""
-        self._recording += 1 if on else -1
-        if self._recording != on:
-            return
-        self.wait()
-        if on and self._timed is None:
+    def new_record(self) -> OpenCLRecord:
+        """A record of the events of a queue that keeps their times."""
+        if self._timed is None:
             timed = self._cl.command_queue_properties.PROFILING_ENABLE
             with guarded(f"{self.name}: no queue with times could be created"):
                 self._timed = self._cl.CommandQueue(self.context, self.device.handle, timed)
-        self.queue = self._timed if on else self._plain
-        self.record = Record(self) if on else None
+        self.queue = self._timed
+        return OpenCLRecord(self)

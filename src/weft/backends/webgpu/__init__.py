@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft.backends.kernels import KernelRules
+from weft.backends.kernels.found import infos
 from weft.backends.registry import BackendInfo
 from weft.backends.webgpu.backend import WebGPUBackend
-from weft.backends.webgpu.devices import find_devices, pick
-from weft.errors import DeviceError
+from weft.backends.webgpu.devices import details, find_devices, pick
 from weft.options import require_options
 
 __all__ = ["WebGPUBackend", "describe", "make", "rules"]
@@ -23,14 +23,7 @@ _OPTIONS = ("limits", "memory", "planes")
 
 def describe() -> list[BackendInfo]:
     """Every device; one that cannot be used has the reason."""
-    try:
-        devices = find_devices()
-    except DeviceError as error:
-        return [BackendInfo("webgpu", False, str(error), "")]
-    return [
-        BackendInfo(f"webgpu:{d.number}", not d.unusable, d.unusable, d.description)
-        for d in devices
-    ]
+    return infos("webgpu", find_devices, details)
 
 
 def make(suffix: str | None = None, **options: Any) -> WebGPUBackend:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.backends.base import Support
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
-from weft.backends.webgpu.devices import Found, limits_for
+from weft.backends.kernels.needs import buffers, computed_types
+from weft.backends.webgpu.devices import WIDE, Found, limits_for
 from weft.backends.webgpu.driver import Driver
 from weft.errors import ArgumentError
 from weft.free_memory import available_bytes
@@ -52,31 +52,11 @@ class WebGPUBackend(KernelBackend):
         use_planes = device.kind in ("GPU", "IGPU") if planes is None else planes
         super().__init__(driver, device.kind, blocks, limits_for(device), limits, use_planes)
 
-    def supports_op(self, node: Tensor) -> Support:
-        """Supports the nodes for which there are kernels, if the device has the integers of 64 bits
-        and the number of buffers that they need."""
-        needed = _BUFFERS.get(node.op.name, 0)
+    def lacks(self, node: Tensor) -> str | None:
+        """The buffers of a kernel, or the integers of 64 bits, that the device does not have."""
+        needed = buffers(node, self.limits, self.own) + 1  # and the one of arguments
         if needed > self.device.n_buffers:
-            why = f"{self.device.name} has {self.device.n_buffers}"
-            return Support(False, f"{node.op} on {self.name}: needs {needed} buffers, {why}")
-        if not self.has_wide and _computes_wide(node):
-            why = f"{self.device.name} has no integers of 64 bits (shader-int64)"
-            return Support(False, f"{node.op} on {self.name}: {why}")
-        return super().supports_op(node)
-
-
-_BUFFERS = {"INDEX_PUT": 9, "RWKV_WKV7": 9, "SSM_SCAN": 10}
-"""The buffers of kernels that have more than 8, with the one of arguments."""
-_OF_NUMBERS = ("BINARY", "CONVERT", "CUMULATE", "MAP", "REDUCE")
-_READING_NUMBERS = (*_OF_NUMBERS, "ARG_REDUCE", "CUMULATE_ARG", "PAD_ND", "SEARCH_SORTED",
-                    "SORT_INDICES")  # fmt: skip
-_ADDING_NUMBERS = ("INDEX_PUT", "SCATTER")
-
-
-def _computes_wide(node: Tensor) -> bool:
-    """Whether an op computes with integers of 64 bits that are more than indices."""
-    op, read = node.op.name, [] if node.op.name not in _READING_NUMBERS else node.src
-    if op in _ADDING_NUMBERS:
-        read = node.src[:1]
-    wide = any(source is not None and source.dtype.name == "i64" for source in read)
-    return wide or (op in _OF_NUMBERS and node.dtype.name == "i64")
+            return f"needs {needed} buffers, {self.device.name} has {self.device.n_buffers}"
+        if not self.has_wide and "i64" in computed_types(node):
+            return f"{self.device.name} has no integers of 64 bits ({WIDE})"
+        return None

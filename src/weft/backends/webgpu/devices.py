@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from weft.backends.base import DeviceKind
 from weft.backends.kernels import Limits
+from weft.backends.kernels.found import pick as pick_of
 from weft.backends.webgpu.library import guarded, library
 from weft.errors import DeviceError
 from weft.records import dataclass
@@ -14,9 +16,20 @@ from weft.records import dataclass
 _KINDS: dict[str, DeviceKind] = {"DiscreteGPU": "GPU", "IntegratedGPU": "IGPU"}
 WIDE = "shader-int64"
 """The feature that kernels compute integers of 64 bits."""
+TIMES = "timestamp-query"
+"""The feature that the device writes when kernels begin and end."""
 _BACKENDS = ("Metal", "Vulkan", "D3D12")
 """The interfaces that have what kernels need; OpenGL lacks it."""
 GIB = 1 << 30
+_GROUP = "max-compute-invocations-per-workgroup"
+_LOCAL = "max-compute-workgroup-storage-size"
+_FEATURES = {"shader-f16": "f16", WIDE: "int64", "subgroup": "subgroups", TIMES: "timestamps"}
+"""The features that weft uses where a device has them, and their names in lists."""
+_VENDORS = {
+    0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x5143: "Qualcomm",
+    0x13B5: "Arm", 0x1010: "Imagination", 0x10005: "Mesa",
+}  # fmt: skip
+"""The numbers of makers: those of PCI, and Vulkan's number of Mesa's driver for processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,8 @@ class Found:
     number: int
     """The N of `webgpu:N`."""
     name: str
+    vendor: str
+    """The maker."""
     kind: DeviceKind
     driver: str
     interface: str
@@ -62,10 +77,33 @@ class Found:
     @property
     def description(self) -> str:
         """A description in a line."""
+        has = ", ".join(short for name, short in _FEATURES.items() if name in self.features)
+        limits = self.limits
         return (
-            f"{self.name}, {self.interface} ({self.driver}; buffers of "
-            f"{self.max_buffer / GIB:.2f} GiB)"
+            f"{self.name}, {self.vendor}, {self.interface} ({self.driver}; memory not told, "
+            f"buffers of {self.max_buffer / GIB:.2f} GiB, {self.n_buffers} in a kernel; groups of "
+            f"{limits[_GROUP]} with {limits[_LOCAL] >> 10} KiB; {has or 'no features'})"
         )
+
+
+def details(device: Found) -> dict[str, Any]:
+    """A device as data, for `weft devices --json`: sizes in bytes; `memory` is None because WebGPU
+    does not tell it."""
+    return {
+        "name": device.name,
+        "vendor": device.vendor,
+        "interface": device.interface,
+        "driver": device.driver,
+        "kind": device.kind,
+        "memory": None,
+        "features": {short: name in device.features for name, short in _FEATURES.items()},
+        "limits": {
+            "buffer": device.max_buffer,
+            "buffers_of_a_kernel": device.n_buffers,
+            "items_of_a_group": device.limits[_GROUP],
+            "memory_of_a_group": device.limits[_LOCAL],
+        },
+    }
 
 
 @cache
@@ -82,8 +120,9 @@ def find_devices() -> tuple[Found, ...]:
         kind = _KINDS.get(info["adapter_type"], "ACCEL")
         found.append(
             Found(
-                len(found), info["device"], kind, info["description"], info["backend_type"],
-                dict(adapter.limits), tuple(sorted(adapter.features)), adapter,
+                len(found), info["device"], _vendor(info), kind, _driver(info),
+                info["backend_type"], dict(adapter.limits), tuple(sorted(adapter.features)),
+                adapter,
             )
         )  # fmt: skip
     if not found:
@@ -94,30 +133,29 @@ def find_devices() -> tuple[Found, ...]:
     return tuple(found)
 
 
+def _vendor(info: Mapping[str, Any]) -> str:
+    """The maker by its number, or as the library names it."""
+    number = info.get("vendor_id") or 0
+    return _VENDORS.get(number) or info.get("vendor") or f"maker {number:#06x}"
+
+
+def _driver(info: Mapping[str, Any]) -> str:
+    """The name of the driver, where the library tells it, and its version."""
+    parts = (info.get("vendor") or "", info.get("description") or "")
+    return " ".join(part for part in parts if part) or "driver not told"
+
+
 def pick(suffix: str | None) -> Found:
-    """The device of `webgpu:N`; without a number the first GPU that can be used, else the first
-    device that can.
+    """The device of `webgpu:N`; without a number the first GPU that works, else the first device
+    that works.
 
     Raises DeviceError with the devices of this machine."""
-    devices = find_devices()
-    if suffix is not None:
-        chosen = {str(d.number): d for d in devices}.get(suffix)
-        if chosen is None:
-            names = ", ".join(f"webgpu:{d.number} ({d.name})" for d in devices)
-            raise DeviceError(f"there is no device webgpu:{suffix}; this machine has {names}")
-    else:
-        chosen = min(devices, key=lambda d: (d.unusable, d.kind not in ("GPU", "IGPU"), d.number))
-    if chosen.unusable:
-        raise DeviceError(
-            f"webgpu:{chosen.number} ({chosen.name}) cannot be used: {chosen.unusable}"
-        )
-    return chosen
+    return pick_of("webgpu", find_devices(), suffix)
 
 
 def limits_for(device: Found) -> Limits:
     """Sizes of groups."""
-    most = device.limits["max-compute-invocations-per-workgroup"]
-    local = device.limits["max-compute-workgroup-storage-size"]
+    most, local = device.limits[_GROUP], device.limits[_LOCAL]
     if device.kind == "ACCEL":
         return Limits(
             element_items=64, row_items=16, lanes=1, rows=8, columns=8, tile=0, cells=64,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.launch import Local
+from weft.backends.kernels.record import Kind
 from weft.backends.webgpu.builds import translated
-from weft.backends.webgpu.devices import WIDE, Found
+from weft.backends.webgpu.devices import TIMES, WIDE, Found
 from weft.backends.webgpu.library import guarded, library
+from weft.backends.webgpu.record import Timed, WebGPURecord
 from weft.backends.webgpu.translation import TranslationError
 from weft.errors import DeviceError
 
@@ -60,9 +63,11 @@ class Driver(KernelDriver):
         with guarded(f"{name}: {device.name} could not be opened"):
             self._device = device.handle.request_device_sync(
                 required_limits={key: device.limits[key] for key in names},
-                required_features=[WIDE] if device.has_wide else [],
+                required_features=[f for f in (WIDE, TIMES) if f in device.features],
             )
         self._queue = self._device.queue
+        if TIMES not in device.features:
+            self.why_untimed = f"{device.name} has no feature {TIMES}"
         self._lock = RLock()
         self._pipelines: dict[tuple[Any, ...], Any] = {}
         self._tables: dict[bytes, Any] = {}
@@ -106,12 +111,14 @@ class Driver(KernelDriver):
                 whole[offset - start : offset - start + data.nbytes] = data
                 data = whole
             data = np.ascontiguousarray(data)
-            for at in range(0, data.nbytes, _PIECE):
-                piece = data[at : at + _PIECE]
-                self._queue.write_buffer(buffer, start + at, piece)
-                self._unsent += piece.nbytes
-                if self._unsent >= _UNSENT:
-                    self._read(self._last, 0, 4)
+            with self._timed("to", data.nbytes):
+                self.flush()  # what the record encoded: writes come before what is encoded later
+                for at in range(0, data.nbytes, _PIECE):
+                    piece = data[at : at + _PIECE]
+                    self._queue.write_buffer(buffer, start + at, piece)
+                    self._unsent += piece.nbytes
+                    if self._unsent >= _UNSENT:
+                        self._read(self._last, 0, 4)
 
     def _read(self, buffer: Any, start: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes of whole words; all that was enqueued before is done and sent by then."""
@@ -124,9 +131,11 @@ class Driver(KernelDriver):
         if not nbytes:
             return np.empty(0, np.uint8)
         with self._lock, guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
-            self.flush()
             start, end = offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
-            found = self._read(buffer, start, end - start)
+            timed = nullcontext() if buffer is self._fault else self._timed("from", nbytes)
+            with timed:
+                self.flush()
+                found = self._read(buffer, start, end - start)
             return found[offset - start : offset - start + nbytes].copy()
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
@@ -138,11 +147,12 @@ class Driver(KernelDriver):
                 self.write(to, to_offset, self.read_bytes(source, offset, nbytes))
                 return
             self._end_pass()
-            if to is source:  # WebGPU copies between two buffers
-                between = self.create(nbytes)
-                self._encode().copy_buffer_to_buffer(source, offset, between, 0, nbytes)
-                source, offset = between, 0
-            self._encode().copy_buffer_to_buffer(source, offset, to, to_offset, nbytes)
+            with self._timed("within", nbytes):
+                if to is source:  # WebGPU copies between two buffers
+                    between = self.create(nbytes)
+                    self._encode().copy_buffer_to_buffer(source, offset, between, 0, nbytes)
+                    source, offset = between, 0
+                self._encode().copy_buffer_to_buffer(source, offset, to, to_offset, nbytes)
 
     def clear(self, buffer: Any, nbytes: int) -> None:
         """Enqueues zeros for the first bytes of a buffer."""
@@ -213,15 +223,26 @@ class Driver(KernelDriver):
         return pipeline, parts
 
     def launch(self, *prepared: Any) -> Any:
-        """Enqueues a kernel."""
+        """Enqueues a kernel; returns its timestamps while recording."""
         pipeline, parts = prepared
         with self._lock:
-            if self._pass is None:
-                self._pass = self._encode().begin_compute_pass()
+            timed = self._begin_pass()
             for bound, grid in parts:
                 self._pass.set_pipeline(pipeline)
                 self._pass.set_bind_group(0, bound)
                 self._pass.dispatch_workgroups(*grid)
+            return timed
+
+    def _begin_pass(self) -> Timed | None:
+        """Lets there be a pass; while recording, a new one, and its timestamps."""
+        if self.record is None:
+            if self._pass is None:
+                self._pass = self._encode().begin_compute_pass()
+            return None
+        self._end_pass()
+        timed: Timed = self.record.timed()
+        self._pass = self._encode().begin_compute_pass(timestamp_writes=timed.around())
+        return timed
 
     def _encode(self) -> Any:
         if self._encoder is None:
@@ -267,5 +288,28 @@ class Driver(KernelDriver):
         if event is not None:
             event[0] = True
 
-    def record_times(self, on: bool) -> None:
-        """Times are not recorded."""
+    # ---- times -----------------------------------------------------------------------------------
+
+    def new_record(self) -> WebGPURecord:
+        """A record of timestamps."""
+        return WebGPURecord(self, self._wgpu, self._device)
+
+    @contextmanager
+    def _timed(self, kind: Kind, nbytes: int) -> Iterator[None]:
+        """A copy that is noted while recording."""
+        record: WebGPURecord | None = self.record
+        if record is None:
+            yield
+            return
+        self._end_pass()
+        timed = record.timed()
+        record.mark(self._encode(), timed.before())
+        yield
+        if kind == "from":  # the host has the bytes
+            timed.end = perf_counter_ns()
+        else:
+            self._end_pass()
+            record.mark(self._encode(), timed.behind())
+        if kind == "to":
+            self.flush()  # so that the mark waits for no work that is encoded later
+        record.copy(kind, nbytes, timed)

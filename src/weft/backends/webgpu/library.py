@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +15,8 @@ from weft.errors import DeviceError, OutOfMemoryError
 def library() -> Any:
     """The module `wgpu`; raises DeviceError with the extra when it, or the parser of kernels, is
     missing or broken."""
+    if not os.environ.get("XDG_RUNTIME_DIR"):  # no screen, of which a layer of Mesa would complain
+        os.environ.setdefault("NODEVICE_SELECT", "1")
     try:
         import pycparser  # noqa: F401 - translates kernels, of which the cache may have none
         import wgpu

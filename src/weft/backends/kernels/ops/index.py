@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 
 from weft import quants
 from weft.backends.kernels.launch import Call, Launch, Slot, View, i32
-from weft.backends.kernels.ops.table import FLOATS, family, source
-from weft.backends.kernels.ops.tensor import numbers
+from weft.backends.kernels.ops.table import FLOATS, Numbers, family, source
 from weft.dtype import DType
 from weft.graph.ops import PadMode, ScatterMode
 from weft.graph.size import upper
@@ -42,14 +42,27 @@ def _few(n: int) -> str | None:
     return None
 
 
+_SUMS = Numbers(0)
+
+
+def _adds(node: Tensor) -> bool:
+    """Whether SCATTER or INDEX_PUT adds to what is there."""
+    if node.op.name == "INDEX_PUT":
+        return bool(node.params.accumulate)  # type: ignore[union-attr]
+    return node.params.mode is ScatterMode.ADD  # type: ignore[union-attr]
+
+
+def _summed(node: Tensor) -> Sequence[Tensor]:
+    return _SUMS.computed(node) if _adds(node) else ()
+
+
 def _scatter_rule(node: Tensor) -> str | None:
     ids = source(node, 1)
     assert ids is not None
-    adds: bool = node.params.mode is ScatterMode.ADD  # type: ignore[union-attr]
-    return _few(upper(ids.ne[node.params.axis])) or (numbers(0) if adds else _moves)(node)  # type: ignore[union-attr]
+    return _few(upper(ids.ne[node.params.axis])) or (_SUMS if _adds(node) else _moves)(node)  # type: ignore[union-attr]
 
 
-@family("SCATTER", refuse=_scatter_rule)
+@family("SCATTER", refuse=_scatter_rule, computed=_summed)
 def _scatter(call: Call) -> list[Launch]:
     s, ids, v, d, p = call.view(0), call.view(1), call.view(2), call.dst, call.params
     adds = p.mode is ScatterMode.ADD
@@ -83,10 +96,10 @@ def _together(tensors: Any) -> list[Any]:
 def _index_put_rule(node: Tensor) -> str | None:
     indices = [t for t in node.src[2:] if t is not None]
     why = _few(prod(upper(n) for n in _together(indices)))
-    return why or (numbers(0) if node.params.accumulate else _moves)(node)  # type: ignore[union-attr]
+    return why or (_SUMS if _adds(node) else _moves)(node)
 
 
-@family("INDEX_PUT", refuse=_index_put_rule)
+@family("INDEX_PUT", refuse=_index_put_rule, computed=_summed)
 def _index_put(call: Call) -> list[Launch]:
     s, v, d, p = call.view(0), call.view(1), call.dst, call.params
     ids = _by_axis(call, 2)
@@ -108,7 +121,7 @@ def _filling(dtype: DType, value: float) -> bytes:
     return stored.tobytes().ljust(8, b"\0")
 
 
-@family("PAD_ND", refuse=_moves)
+@family("PAD_ND", refuse=_moves, computed=Numbers(0, index=True).computed)
 def _pad_nd(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     fill = _filling(d.dtype, p.value if p.mode is PadMode.CONSTANT else 0.0)

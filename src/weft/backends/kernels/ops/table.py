@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from weft.backends.kernels.launch import Call, Launch
@@ -20,12 +20,45 @@ Rule: TypeAlias = Callable[[Tensor], str | None]
 Launches: TypeAlias = Callable[[Call], list[Launch]]
 
 
+Computed: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
+"""The sources and results of a node with whose numbers kernels compute, in the type that they
+have: others are indices, or moved as bytes, or floats."""
+
+WHOLE = ("i8", "i16", "i32", "i64")
+NUMBERS = (*FLOATS, *WHOLE)
+
+
+class Numbers:
+    """A rule: these sources (absent ones do not count) and the result are not f64 or blocks.
+
+    Kernels compute with these sources, and with the result unless it is an index."""
+
+    def __init__(self, *which: int, index: bool = False) -> None:
+        self._which = which
+        self._index = index
+
+    def __call__(self, node: Tensor) -> str | None:
+        """The refusal of a node, or None."""
+        for t in (*self._sources(node), node):
+            if t.dtype.name not in NUMBERS:
+                return f"no kernel computes with {t.dtype.name}"
+        return None
+
+    def computed(self, node: Tensor) -> Sequence[Tensor]:
+        """The tensors that are numbers to kernels."""
+        return [*self._sources(node), *([] if self._index else [node])]
+
+    def _sources(self, node: Tensor) -> list[Tensor]:
+        return [t for i in self._which if (t := source(node, i)) is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The rule and the launches of an op."""
+    """The rule and the launches of an op, and the numbers that it computes with."""
 
     refuse: Rule
     launches: Launches
+    computed: Computed
 
 
 Own: TypeAlias = Mapping[str, Callable[[Call], list[Launch] | None]]
@@ -49,17 +82,26 @@ NO_OWN = OwnKernels({}, {}, lambda dtype, layout: False)
 _TABLE: dict[str, Family] = {}
 
 
-def family(*names: str, refuse: Rule) -> Callable[[Launches], Launches]:
-    """Registers a function as the launches of the ops called `names`."""
+def family(
+    *names: str, refuse: Rule, computed: Computed | None = None
+) -> Callable[[Launches], Launches]:
+    """Registers a function as the launches of the ops called `names`; `computed` is by default
+    what the rule says, if it is one of `Numbers`."""
+    if computed is None:
+        computed = refuse.computed if isinstance(refuse, Numbers) else _nothing
 
     def register(launches: Launches) -> Launches:
         for name in names:
             if find_op(name).name in _TABLE:
                 raise DeviceError(f"op {name} has two families of kernels")
-            _TABLE[name] = Family(refuse, launches)
+            _TABLE[name] = Family(refuse, launches, computed)
         return launches
 
     return register
+
+
+def _nothing(node: Tensor) -> Sequence[Tensor]:
+    return ()
 
 
 def find_family(op: str) -> Family | None:

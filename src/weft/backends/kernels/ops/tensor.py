@@ -7,31 +7,15 @@ from math import prod
 import numpy as np
 
 from weft.backends.kernels.launch import Call, Launch, Local, Slot, View, f32, i32, i64
-from weft.backends.kernels.ops.table import FLOATS, Rule, family, floats, source
+from weft.backends.kernels.ops.table import WHOLE, Numbers, family, floats
 from weft.dtype import DType
 from weft.graph.ops import MapOp
 from weft.graph.tensor import Tensor
 
-WHOLE = ("i8", "i16", "i32", "i64")
-NUMBERS = (*FLOATS, *WHOLE)
-
-
-def numbers(*which: int) -> Rule:
-    """A rule: these sources (absent ones do not count) and the result are not f64 or blocks."""
-
-    def refuse(node: Tensor) -> str | None:
-        for t in (*(source(node, i) for i in which), node):
-            if t is not None and t.dtype.name not in NUMBERS:
-                return f"no kernel computes with {t.dtype.name}"
-        return None
-
-    return refuse
-
-
 # ---- elementwise ---------------------------------------------------------------------------------
 
 
-@family("BINARY", refuse=numbers(0, 1))
+@family("BINARY", refuse=Numbers(0, 1))
 def _binary(call: Call) -> list[Launch]:
     a, b, d = call.view(0), call.view(1), call.dst
     args = (a, b, d, i32(call.params.op), i32(8 * a.dtype.bytes), Slot.FAULT, Slot.STEP)
@@ -57,7 +41,7 @@ def _single(x: float) -> float:
         return float(np.float32(x))
 
 
-@family("MAP", refuse=numbers(0))
+@family("MAP", refuse=Numbers(0))
 def _map(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     low, high = _limits(s.dtype, p.a, p.b) if p.op is MapOp.CLAMP else (0, 0)
@@ -79,7 +63,7 @@ def _where(call: Call) -> list[Launch]:
     return [Launch("tensor.cl", (), "where", args, *call.elements(d))]
 
 
-@family("CONVERT", refuse=numbers(0))
+@family("CONVERT", refuse=Numbers(0))
 def _convert(call: Call) -> list[Launch]:
     s, d = call.view(0), call.dst
     args = (s, d, i32(call.params.boolean))
@@ -97,7 +81,7 @@ def _groups(call: Call, s: View, axes: int) -> tuple[int, tuple[int, ...], tuple
     return n, (call.dst.n_elements,), (call.limits.row_items,)
 
 
-@family("REDUCE", refuse=numbers(0))
+@family("REDUCE", refuse=Numbers(0))
 def _reduce(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     n, grid, group = _groups(call, s, p.axes)
@@ -105,7 +89,7 @@ def _reduce(call: Call) -> list[Launch]:
     return [Launch(_FILE, (), "reduce_nd", args, grid, group)]
 
 
-@family("ARG_REDUCE", refuse=numbers(0))
+@family("ARG_REDUCE", refuse=Numbers(0, index=True))
 def _arg_reduce(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     axes = 15 if p.axis < 0 else 1 << p.axis
@@ -114,7 +98,7 @@ def _arg_reduce(call: Call) -> list[Launch]:
     return [Launch(_FILE, (), "arg_reduce", args, grid, group)]
 
 
-@family("CUMULATE", refuse=numbers(0))
+@family("CUMULATE", refuse=Numbers(0))
 def _cumulate(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     n = prod(size for k, size in enumerate(s.ne) if k != p.axis)
@@ -122,7 +106,7 @@ def _cumulate(call: Call) -> list[Launch]:
     return [Launch(_FILE, (), "cumulate", args, *call.in_line(n))]
 
 
-@family("CUMULATE_ARG", refuse=numbers(0))
+@family("CUMULATE_ARG", refuse=Numbers(0, index=True))
 def _cumulate_arg(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     n = prod(size for k, size in enumerate(s.ne) if k != p.axis)
@@ -130,7 +114,7 @@ def _cumulate_arg(call: Call) -> list[Launch]:
     return [Launch(_FILE, (), "cumulate_arg", args, *call.in_line(n))]
 
 
-@family("SEARCH_SORTED", refuse=numbers(0, 1))
+@family("SEARCH_SORTED", refuse=Numbers(0, 1, index=True))
 def _search_sorted(call: Call) -> list[Launch]:
     rows, values, d = call.view(0), call.view(1), call.dst
     args = (rows, values, d, i32(call.params.right))
@@ -143,7 +127,7 @@ def _cdist(call: Call) -> list[Launch]:
     return [Launch(_FILE, (), "cdist", (a, b, d, f32(call.params.p)), *call.elements(d))]
 
 
-@family("SORT_INDICES", refuse=numbers(0))
+@family("SORT_INDICES", refuse=Numbers(0, index=True))
 def _sort_indices(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     args = (s, d, i32(p.axis), i32(p.descending))

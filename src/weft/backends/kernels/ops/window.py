@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from weft.backends.kernels.launch import Call, Launch, f32, i32
-from weft.backends.kernels.ops.table import FLOATS, family, floats
-from weft.backends.kernels.ops.tensor import numbers
+from weft.backends.kernels.ops.table import FLOATS, Numbers, family, floats
 from weft.graph.ops import PoolKind
 from weft.graph.tensor import Tensor
 
@@ -18,7 +17,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 """The least that MAX_FINITE gives."""
 
 
-@family("POOL_ND", refuse=numbers(0))
+@family("POOL_ND", refuse=Numbers(0), computed=Numbers(0, index=True).computed)
 def _pool_nd(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     finite = p.kind is PoolKind.MAX_FINITE

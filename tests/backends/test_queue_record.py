@@ -1,7 +1,8 @@
-"""When an OpenCL device did what: spans of kernels and copies, on the clock of the host."""
+"""When OpenCL and WebGPU devices did what: spans of kernels and copies, on the host's clock."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
@@ -11,18 +12,23 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
+from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends.base import QueueSpan, RecordsQueue
-from weft.backends.opencl import OpenCLBackend
+from weft.backends.kernels import KernelBackend
+from weft.backends.webgpu import devices, record
+from weft.backends.webgpu.devices import TIMES
+from weft.backends.webgpu.driver import Driver
 from weft.execute import Profile, Session
 
 
-@pytest.fixture(scope="module")
-def device() -> OpenCLBackend:
-    return opencl()
+@pytest.fixture(scope="module", params=[opencl, webgpu])
+def device(request: pytest.FixtureRequest) -> KernelBackend:
+    made: KernelBackend = request.param()
+    return made
 
 
-def session(device: OpenCLBackend) -> Session:
+def session(device: KernelBackend) -> Session:
     """x, its root on the device, a product on the cpu, a norm of that on the device."""
     x = weft.input("x", (weft.Sym("n", 1, 64), 64))
     root = g.sqrt(x).named("root")
@@ -34,7 +40,7 @@ def session(device: OpenCLBackend) -> Session:
     return Session(weft.compile(graph, [device, "cpu"], policy="plan", assign=pins))
 
 
-def test_spans_of_kernels_and_copies(device: OpenCLBackend) -> None:
+def test_spans_of_kernels_and_copies(device: KernelBackend) -> None:
     running = session(device)
     x = np.ones((8, 64), np.float32)
     want = running.run({"x": x})["y"]
@@ -62,21 +68,28 @@ def test_spans_of_kernels_and_copies(device: OpenCLBackend) -> None:
     assert start - 1_000_000 < spans[0].begin and spans[-1].end < end + 1_000_000
 
 
-def test_nothing_is_noted_or_kept_when_off(device: OpenCLBackend) -> None:
+def test_nothing_is_noted_or_kept_when_off(device: KernelBackend) -> None:
     running = session(device)
-    plain = device.driver.queue
     running.run({"x": np.ones((2, 64), np.float32)})
     assert device.driver.record is None and device.recorded()() == []
     device.record_queue(True)
     device.record_queue(True)  # calls nest
-    timed = device.driver.queue
     device.record_queue(False)
-    assert device.driver.queue is timed and device.driver.record is not None
+    assert device.driver.record is not None
     device.record_queue(False)
-    assert device.driver.queue is plain and device.driver.record is None
+    assert device.driver.record is None
 
 
-def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
+def test_opencl_keeps_times_in_a_queue_of_its_own() -> None:
+    device = opencl()
+    plain = device.driver.queue
+    device.record_queue(True)
+    assert device.driver.queue is not plain
+    device.record_queue(False)
+    assert device.driver.queue is plain
+
+
+def test_profile_and_trace(device: KernelBackend, tmp_path: Path) -> None:
     running = session(device)
     inputs = {"x": np.ones((8, 64), np.float32)}
     want = running.run(inputs)["y"]
@@ -111,7 +124,7 @@ def test_profile_and_trace(device: OpenCLBackend, tmp_path: Path) -> None:
     assert kernel["args"]["kernel"] and kernel["args"]["bytes"] == 2 * 8 * 64 * 4
 
 
-def test_several_kernels_of_a_step_are_one_call(device: OpenCLBackend) -> None:
+def test_several_kernels_of_a_step_are_one_call(device: KernelBackend) -> None:
     """Bytes and operations count once, however many kernels do the work."""
     program, profile = session(device).program, Profile()
     spans = [QueueSpan("kernel", "part", 0, 0, begin, begin + 10) for begin in (0, 20)]
@@ -119,3 +132,53 @@ def test_several_kernels_of_a_step_are_one_call(device: OpenCLBackend) -> None:
     (line,) = profile.lines
     assert (line.op, line.calls) == ("SQRT", 1) and line.seconds == pytest.approx(20e-9)
     assert line.nbytes == 2 * 8 * 64 * 4
+
+
+# ---- WebGPU --------------------------------------------------------------------------------------
+
+
+def copied(driver: Driver, times: int) -> list[QueueSpan]:
+    """The spans of copies within the device, and of a write and a read."""
+    a, b = driver.create(1 << 20), driver.create(1 << 20)
+    driver.record_times(True)
+    try:
+        driver.write(a, 0, np.ones(1 << 20, np.uint8))
+        for _ in range(times):
+            driver.copy(b, 0, a, 0, 1 << 20)
+        assert driver.read_bytes(b, 0, 1 << 20).all()
+        assert driver.record is not None
+        spans: list[QueueSpan] = driver.record.take()()
+        return spans
+    finally:
+        driver.record_times(False)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_length_of_a_tick(monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
+    """Where the library does not tell it, it is measured; spans are within the host's times."""
+    driver = webgpu().driver
+    if not is_told:
+        monkeypatch.setattr(record, "_told_period", lambda queue: 0.0)
+    start = perf_counter_ns()
+    spans = copied(driver, 200)
+    end = perf_counter_ns()
+    assert [s.kind for s in spans] == ["to", *["within"] * 200, "from"]  # in several blocks
+    assert all(s.nbytes == 1 << 20 for s in spans)
+    assert all(a.begin <= b.begin for a, b in pairwise(spans))
+    assert start - 1_000_000 < spans[0].begin and spans[-1].end < end + 1_000_000
+    assert 0 < sum(s.end - s.begin for s in spans) < end - start
+
+
+def test_a_device_without_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, and the profile says why there are no times of its kernels."""
+    found = webgpu().device
+    features = tuple(name for name in found.features if name != TIMES)
+    monkeypatch.setattr(devices, "find_devices", lambda: (replace(found, features=features),))
+    device = webgpu()
+    running = session(device)
+    x = np.ones((2, 64), np.float32)
+    with running.profile(Profile(name="test")) as profile:
+        running.run({"x": x})
+    assert device.driver.record is None
+    assert f"webgpu tells no times of kernels ({found.name} has no feature {TIMES})" in str(profile)
+    assert list(profile.as_json()["untimed"]) == ["webgpu"]
