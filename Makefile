@@ -272,7 +272,7 @@ stubs: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/weft devices --ops --markdown > docs/devices.md
 	$(BIN)/python docs/make_api.py > docs/api.md
-	$(BIN)/python docs/make_tables.py docs/sampling.md docs/apis.md
+	$(BIN)/python docs/make_tables.py docs/sampling.md docs/apis.md docs/gpu.md
 	$(BIN)/python docs/make_listings.py docs/how-placement-works.md
 	$(BIN)/python -m weft.graph.ops_page > docs/ops.md
 

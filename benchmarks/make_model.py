@@ -28,7 +28,7 @@ from weft import quants
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.frontends.gguf.mixes import find_mix
-from weft.frontends.gguf.writer import TensorSource, write_gguf
+from weft.frontends.gguf.writer import TensorSource, lay_out, write_gguf
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
            "q4_K_M", "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0",
@@ -131,6 +131,14 @@ def make_model(path: Path, format: str, shape: Shape) -> None:
     """Writes the model with its matrices as `format`. Raises ValueError where rows of the shape
     are not whole blocks of a type."""
     write_gguf(path, _metadata(shape, format), list(_tensors(shape, format)))
+
+
+def head_of(path: Path, format: str, shape: Shape) -> bytes:
+    """The beginning of such a file, without vocabulary and weights, which is enough for a plan.
+
+    Raises ValueError as `make_model` does."""
+    metadata = {k: v for k, v in _metadata(shape, format).items() if not k.startswith("tokenizer.")}
+    return lay_out(path, metadata, _tensors(shape, format)).head
 
 
 def matrix_type(name: str, format: str, il: int, n_layer: int) -> DType:

@@ -1,6 +1,7 @@
-"""Writes the tables of options in docs/sampling.md and of endpoints in docs/apis.md.
+"""Writes the tables of options in docs/sampling.md, of endpoints in docs/apis.md and of what GPUs
+could do in docs/gpu.md.
 
-python docs/make_tables.py docs/sampling.md docs/apis.md
+python docs/make_tables.py docs/sampling.md docs/apis.md docs/gpu.md
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import gpu_counts
 from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.endpoints import ENDPOINTS
 
@@ -40,7 +44,7 @@ def endpoints() -> str:
     return "\n".join(dict.fromkeys(rows)) + "\n"
 
 
-TABLES = {"sampling.md": sampling, "apis.md": endpoints}
+TABLES = {"sampling.md": sampling, "apis.md": endpoints, "gpu.md": gpu_counts.page_tables}
 
 
 def page(text: str, table: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from math import prod
 from typing import NamedTuple
 
 _NAMES = {
@@ -12,8 +13,9 @@ _NAMES = {
     0x381: "LDG", 0x981: "LDG", 0x387: "local", 0x983: "local",
 }  # fmt: skip
 _PRODUCTS = ("IDP", "IMMA", "HMMA")
-_REGISTERS, _FRAME = 0x2F, 0x11
-"""Attributes of the section `.nv.info`: a symbol and a number each."""
+_REGISTERS, _FRAME, _MOST_THREADS = 0x2F, 0x11, 0x05
+"""Attributes of the sections `.nv.info`: the first two have a symbol and a number each, the third
+three sizes."""
 
 
 class Kernel(NamedTuple):
@@ -28,6 +30,8 @@ class Kernel(NamedTuple):
     instructions: Counter[str]
     in_loops: int
     """Reads and writes of local memory between the first and the last product."""
+    threads: int = 0
+    """The most threads of a block, as the kernel declares it; 0: it does not."""
 
 
 class Limits(NamedTuple):
@@ -84,7 +88,17 @@ def read_kernel(cubin: bytes, name: str) -> Kernel:
         max(0, shared - driver_keeps),
         Counter(code),
         within.count("local"),
+        _most_threads(cubin, sections, name),
     )
+
+
+def _most_threads(cubin: bytes, sections: dict[str, Section], name: str) -> int:
+    if f".nv.info.{name}" not in sections:
+        return 0
+    data = _bytes(cubin, sections[f".nv.info.{name}"])
+    found = (at for at, attribute in _attributes(data) if attribute == _MOST_THREADS)
+    at = next(found, None)
+    return 0 if at is None else prod(struct.unpack_from("<3I", data, at))
 
 
 Section = tuple[int, ...]

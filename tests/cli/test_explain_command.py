@@ -220,7 +220,9 @@ def test_diff(tmp_path: Path) -> None:
     assert "not JSON" in refused("diff", a, b, code=2)
 
 
-@pytest.mark.parametrize("machine", ["desktop-rtx4090", "mac-m2-ultra", "server-2xa100"])
+@pytest.mark.parametrize(
+    "machine", ["desktop-rtx4090", "mac-m2-ultra", "server-2xa100", "laptop-780m"]
+)
 def test_a_machine_one_does_not_have(machine: str) -> None:
     text = ok("explain", MODEL, "-c", "64", "--machine", machine, "--brief")
     names = [d.name for d in load_profile(machine).devices]
@@ -234,7 +236,7 @@ def test_a_machine_one_does_not_have(machine: str) -> None:
 
 
 def test_machines_that_cannot_be() -> None:
-    assert "or one of desktop-rtx4090" in refused("explain", MODEL, "--machine", "nope")
+    assert "or one of desktop-rtx4060" in refused("explain", MODEL, "--machine", "nope")
     args = ("explain", MODEL, "--machine", "mac-m2-ultra")
     assert "has no device tpu; it has gpu, cpu" in refused(*args, "--devices", "tpu,cpu")
     assert "leave out --speeds" in refused(*args, "--profile", "mac-m2-ultra")

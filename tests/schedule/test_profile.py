@@ -101,7 +101,7 @@ def test_what_is_written_is_read_back(path: Path) -> None:
 
 
 def test_shipped_profiles_name_their_sources() -> None:
-    assert len(shipped_profiles()) == 3
+    assert len(shipped_profiles()) == 7
     for name in shipped_profiles():
         profile = load_profile(name)
         assert profile.sources and all("https://" in s for s in profile.sources)
@@ -142,7 +142,7 @@ def test_bad_profiles(path: Path, change: tuple[str, str], message: str) -> None
 
 
 def test_a_profile_that_is_not_there() -> None:
-    with pytest.raises(FormatError, match=r"nowhere: .*or one of desktop-rtx4090"):
+    with pytest.raises(FormatError, match=r"nowhere: .*or one of desktop-rtx4060"):
         load_profile("nowhere")
 
 
