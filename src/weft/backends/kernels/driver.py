@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.kernels.enums import Fault
+from weft.backends.kernels.launch import Launch
 from weft.errors import DeviceError
 
-_FAULT_BYTES = 24
+FAULT_BYTES = 24
+"""Bytes of the buffer in which kernels record an index out of range."""
 
 
 class Kernel(Protocol):
@@ -128,6 +130,13 @@ class KernelDriver:
         """Starts the work that is enqueued."""
         raise NotImplementedError
 
+    has_early = False
+    """`expect` compiles."""
+
+    def expect(self, launch: Launch) -> None:
+        """Begins to compile the kernel of a launch that may come, and returns."""
+        raise NotImplementedError
+
     # ---- events ----------------------------------------------------------------------------------
 
     def marker(self) -> Any:
@@ -199,7 +208,7 @@ class KernelDriver:
     def fault(self) -> Any:
         """The buffer in which kernels record an index that is out of range."""
         if self._fault is None:
-            self._fault = self.create(_FAULT_BYTES)
+            self._fault = self.create(FAULT_BYTES)
         return self._fault
 
     def watch(self, description: str) -> int:
@@ -217,11 +226,15 @@ class KernelDriver:
         if self._fault is None:
             return
         with self.guarded(f"{self.name}: reading the fault of a kernel"):
-            out = self.read_bytes(self._fault, 0, _FAULT_BYTES)
-        step, kind, index, n = struct.unpack("<2i2q", out.tobytes())
+            out = self.read_bytes(self._fault, 0, FAULT_BYTES)
+        self.check_fault(out)
+
+    def check_fault(self, fault: NDArray[np.uint8]) -> None:
+        """Raises DeviceError for the bytes of a fault, unless they are 0."""
+        step, kind, index, n = struct.unpack("<2i2q", fault.tobytes())
         if step:
             with self.guarded(f"{self.name}: clearing the fault of a kernel"):
-                self.clear(self._fault, _FAULT_BYTES)
+                self.clear(self._fault, FAULT_BYTES)
             where = next(text for text, number in self._watched.items() if number == step - 1)
             why = {
                 Fault.BAD_INDEX: f"index {index} is outside 0..{n - 1}",

@@ -101,6 +101,8 @@ class KernelExecutable:
         self._symbols = tuple(names)
         if not names:
             self._bind({})
+        elif driver.has_early:
+            self._expect()
 
     @property
     def n_launches(self) -> int:
@@ -191,6 +193,22 @@ class KernelExecutable:
         description = f"{spec.op}({sources}) -> {dst.name}"
         return _Step(index, spec, tuple(sorted(names)), description, after)
 
+    def _expect(self) -> None:
+        """Tells the driver which kernels runs with few and with many elements have, so that it
+        compiles them before the first run."""
+        used = [s for spec in self._tensors for size in _sizes(spec) for s in symbols(size)]
+        few = {symbol.name: max(symbol.min, 1) for symbol in used}
+        for values in (few, {symbol.name: symbol.max for symbol in used}):
+            self._views = {}
+            for step in self._steps:
+                try:
+                    launches = self._launches_at(step, values)
+                except (ArithmeticError, ValueError):  # bounds that never are sizes together
+                    continue
+                for launch in launches:
+                    self._driver.expect(launch)
+        self._views = {}
+
     def _bind(self, values: Mapping[str, int]) -> None:
         self._bound = None
         self._views = {}
@@ -226,6 +244,10 @@ class KernelExecutable:
                 step.names = [made.launch.kernel for made in kept for _ in made.ready]
 
     def _make(self, step: _Step, values: Mapping[str, int]) -> list[_Made]:
+        launches = self._launches_at(step, values)
+        return [self._ready(step, i, launch) for i, launch in enumerate(launches)]
+
+    def _launches_at(self, step: _Step, values: Mapping[str, int]) -> list[Launch]:
         calls = [self._call(spec, values) for spec in (step.spec, step.next) if spec is not None]
         step.written = [call.dst for call in calls]
         launches = None
@@ -233,7 +255,7 @@ class KernelExecutable:
             launches = self._own.joined[calls[0].op, calls[1].op](calls[0], calls[1])
         if launches is None:
             launches = [launch for call in calls for launch in self._launches_of(call)]
-        return [self._ready(step, i, launch) for i, launch in enumerate(launches)]
+        return launches
 
     def _call(self, spec: StepSpec, values: Mapping[str, int]) -> Call:
         dst = self._view(spec.dst, values)

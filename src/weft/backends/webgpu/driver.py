@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
@@ -14,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.kernels import KernelDriver
-from weft.backends.kernels.launch import Local
+from weft.backends.kernels.driver import FAULT_BYTES
+from weft.backends.kernels.launch import Launch
 from weft.backends.kernels.record import Kind
-from weft.backends.webgpu.builds import translated
+from weft.backends.webgpu.arguments import Arguments
 from weft.backends.webgpu.devices import TIMES, WIDE, Found
+from weft.backends.webgpu.launches import Binder, Graph, encoding
 from weft.backends.webgpu.library import guarded, library
+from weft.backends.webgpu.pipelines import Pipelines
+from weft.backends.webgpu.readback import Readback
 from weft.backends.webgpu.record import Timed, WebGPURecord
-from weft.backends.webgpu.translation import TranslationError
 from weft.errors import DeviceError
 
-_MOST = 65_535
-"""Maximum number of groups along a dimension."""
+_ALIGNMENT = 256
+"""Bytes between the arguments of launches: what every device allows."""
 _PIECE = 16 << 20
 _UNSENT = 64 << 20
 """Maximum number of bytes of one copy from the host, and of all copies that the library may hold
@@ -69,12 +71,16 @@ class Driver(KernelDriver):
         if TIMES not in device.features:
             self.why_untimed = f"{device.name} has no feature {TIMES}"
         self._lock = RLock()
-        self._pipelines: dict[tuple[Any, ...], Any] = {}
         self._tables: dict[bytes, Any] = {}
         self._encoder: Any = None
         self._pass: Any = None
         usage = self._wgpu.BufferUsage
         self._usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        pipelines = Pipelines(name, self._device, device, self._wgpu.ShaderStage.COMPUTE)
+        self._arguments = Arguments(self.create, _ALIGNMENT)
+        self._binder = Binder(self._device, pipelines, self._arguments)
+        self._encoding = encoding()
+        self._readback = Readback(self._device, usage.MAP_READ | usage.COPY_DST)
         self._last = self.create(4)
         self._unsent = 0
         self._pid = os.getpid()
@@ -103,11 +109,10 @@ class Driver(KernelDriver):
         """Enqueues a copy from the host; `data` may change once this returns."""
         with self._lock, guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
             self.flush()
-            start, end = offset // 4 * 4, -(-(offset + data.nbytes) // 4) * 4
+            start, end = _words(offset, data.nbytes)
             if start != offset or end != offset + data.nbytes:  # words at the edges are shared
                 whole = np.empty(end - start, np.uint8)
-                whole[:4] = self._read(buffer, start, 4)
-                whole[-4:] = self._read(buffer, end - 4, 4)
+                whole[:4], whole[-4:] = self._read((buffer, start, 4), (buffer, end - 4, 4))
                 whole[offset - start : offset - start + data.nbytes] = data
                 data = whole
             data = np.ascontiguousarray(data)
@@ -118,25 +123,40 @@ class Driver(KernelDriver):
                     self._queue.write_buffer(buffer, start + at, piece)
                     self._unsent += piece.nbytes
                     if self._unsent >= _UNSENT:
-                        self._read(self._last, 0, 4)
+                        self._read((self._last, 0, 4))
 
-    def _read(self, buffer: Any, start: int, nbytes: int) -> NDArray[np.uint8]:
-        """Bytes of whole words; all that was enqueued before is done and sent by then."""
-        found = np.frombuffer(self._queue.read_buffer(buffer, start, nbytes), np.uint8)
+    def _read(self, *ranges: tuple[Any, int, int]) -> list[NDArray[np.uint8]]:
+        """Ranges of whole words (buffer, offset, bytes); all that was enqueued before is done and
+        sent by then."""
+        self.flush()
+        found = self._readback.read(self._device.create_command_encoder(), ranges)
         self._unsent = 0
         return found
+
+    def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes of a buffer, once all work enqueued so far is done and found without fault, which
+        is read with them."""
+        if not nbytes or self._fault is None:
+            return super().read(buffer, offset, nbytes)
+        with self._lock, guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
+            start, end = _words(offset, nbytes)
+            with self._timed("from", nbytes):
+                data, fault = self._read(
+                    (buffer, start, end - start), (self._fault, 0, FAULT_BYTES)
+                )
+        self.check_fault(fault)
+        return data[offset - start : offset - start + nbytes]
 
     def read_bytes(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes of a buffer, once all work enqueued so far is done."""
         if not nbytes:
             return np.empty(0, np.uint8)
         with self._lock, guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
-            start, end = offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
+            start, end = _words(offset, nbytes)
             timed = nullcontext() if buffer is self._fault else self._timed("from", nbytes)
             with timed:
-                self.flush()
-                found = self._read(buffer, start, end - start)
-            return found[offset - start : offset - start + nbytes].copy()
+                (found,) = self._read((buffer, start, end - start))
+            return found[offset - start : offset - start + nbytes]
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
         """Enqueues a copy within the device."""
@@ -166,25 +186,6 @@ class Driver(KernelDriver):
         """A kernel object of its own, whose arguments no other caller sets."""
         return WebGPUKernel(file, defines, name)
 
-    def _pipeline(self, kernel: WebGPUKernel, group: tuple[int, ...], local: int) -> Any:
-        key = kernel.file, kernel.defines, kernel.name, group, local
-        found = self._pipelines.get(key)
-        if found is None:
-            what = f"kernel {kernel.name} of {kernel.file} does not build on {self.device.name}"
-            try:
-                code = translated(
-                    kernel.file, kernel.defines, kernel.name, group, local, self.device.has_wide
-                )
-            except TranslationError as error:
-                raise DeviceError(f"{what}: {error}") from error
-            with guarded(what):
-                module = self._device.create_shader_module(code=code)
-                found = self._device.create_compute_pipeline(
-                    layout="auto", compute={"module": module, "entry_point": "main"}
-                )
-            self._pipelines[key] = found
-        return found
-
     def prepared(
         self,
         kernel: WebGPUKernel,
@@ -192,46 +193,35 @@ class Driver(KernelDriver):
         group: tuple[int, ...],
         start: tuple[int, ...] | None,
     ) -> tuple[Any, ...]:
-        """The arguments of `launch`: pipeline, and bind group and grid of each part."""
-        buffers: list[Any] = []
-        words = bytearray()
-        local = 0
-        for arg in kernel.args:
-            if type(arg) is bytes:
-                words += arg + bytes(-len(arg) % 4)
-            elif type(arg) is Local:
-                words += struct.pack("<i", local)
-                local += -(-arg.nbytes // 16) * 16
-            else:
-                buffers.append(arg)
+        """The arguments of `launch`: the grid in parts, with their arguments."""
         with self._lock:
-            pipeline = self._pipeline(kernel, tuple(group), local)
-            layout = pipeline.get_bind_group_layout(0)
-            first = (*(start or ()), 0, 0, 0)[:3]
-            size = (*grid, 1, 1)[:3]
-            parts = []
-            for at in range(0, size[0], _MOST):
-                head = struct.pack("<3i", first[0] + at * group[0], *first[1:])
-                usage = self._wgpu.BufferUsage.STORAGE
-                args = self._device.create_buffer_with_data(data=head + words, usage=usage)
-                entries = [{"binding": 0, "resource": {"buffer": args}}]
-                entries += [
-                    {"binding": i + 1, "resource": {"buffer": b}} for i, b in enumerate(buffers)
-                ]
-                bound = self._device.create_bind_group(layout=layout, entries=entries)
-                parts.append((bound, (min(_MOST, size[0] - at), *size[1:])))
-        return pipeline, parts
+            return (self._binder.ready(kernel, grid, group, start or ()),)
+
+    has_early = True
+
+    def expect(self, launch: Launch) -> None:
+        """Compiles the pipeline of a launch while other work goes on."""
+        self._binder.expect(launch)
 
     def launch(self, *prepared: Any) -> Any:
         """Enqueues a kernel; returns its timestamps while recording."""
-        pipeline, parts = prepared
+        (parts,) = prepared
         with self._lock:
             timed = self._begin_pass()
-            for bound, grid in parts:
-                self._pass.set_pipeline(pipeline)
-                self._pass.set_bind_group(0, bound)
-                self._pass.dispatch_workgroups(*grid)
+            self._encoding.encode(self._pass, parts)
             return timed
+
+    has_graphs = True
+
+    def graph(self, launches: Sequence[tuple[Any, ...]]) -> Graph:
+        """The launches as one object."""
+        return Graph(launches)
+
+    def start(self, graph: Graph) -> None:
+        """Enqueues the launches of a graph."""
+        with self._lock:
+            self._begin_pass()
+            self._encoding.encode(self._pass, graph.dispatches)
 
     def _begin_pass(self) -> Timed | None:
         """Lets there be a pass; while recording, a new one, and its timestamps."""
@@ -265,7 +255,13 @@ class Driver(KernelDriver):
             self._end_pass()
             if self._encoder is not None:
                 encoder, self._encoder = self._encoder, None
+                self._send_arguments()
                 self._queue.submit([encoder.finish()])
+                self._arguments.started()
+
+    def _send_arguments(self) -> None:
+        for buffer, offset, words in self._arguments.changed():
+            self._queue.write_buffer(buffer, offset, words)
 
     def marker(self) -> Any:
         """An event that is reached when all work enqueued so far is done."""
@@ -283,8 +279,7 @@ class Driver(KernelDriver):
         if event is not None and event[0]:
             return
         with self._lock, guarded(f"{self.name}: waiting for the device"):
-            self.flush()
-            self._read(self._last, 0, 4)  # in order, so that all work is done
+            self._read((self._last, 0, 4))  # in order, so that all work is done
         if event is not None:
             event[0] = True
 
@@ -313,3 +308,8 @@ class Driver(KernelDriver):
         if kind == "to":
             self.flush()  # so that the mark waits for no work that is encoded later
         record.copy(kind, nbytes, timed)
+
+
+def _words(offset: int, nbytes: int) -> tuple[int, int]:
+    """The begin and the end of the whole words that hold some bytes."""
+    return offset // 4 * 4, -(-(offset + nbytes) // 4) * 4

@@ -27,7 +27,26 @@ def library() -> Any:
         ) from error
     except (ImportError, OSError, RuntimeError) as error:
         raise DeviceError(f"wgpu cannot be loaded ({error})") from error
+    _restrict()
     return wgpu
+
+
+def _restrict() -> None:
+    """Lets wgpu look for devices of Metal, Vulkan and Direct3D 12 only: asking OpenGL takes a
+    second, and its devices are not used.
+
+    Where there is no desktop, Mesa's layer that puts the desktop's GPU first is left out, since it
+    prints an error for each device."""
+    if not os.environ.get("XDG_RUNTIME_DIR"):
+        os.environ.setdefault("NODEVICE_SELECT", "1")
+    try:
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+        set_instance_extras(backends=("Vulkan", "Metal", "DX12"))
+    except (ImportError, AttributeError, KeyError, TypeError):
+        pass  # a version of wgpu without this looks for all
+    except RuntimeError:
+        pass  # the program has used wgpu before
 
 
 @contextmanager

@@ -1,0 +1,188 @@
+"""Launches made ready: bind groups and their arguments, and many launches as one object.
+
+A command buffer of WebGPU can be submitted once. So a step is recorded as a list of pipelines, bind
+groups, offsets and grids, which a short loop encodes each time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from weft.backends.kernels.launch import Launch, Local
+from weft.backends.kernels.launch import Slot as Argument
+from weft.backends.webgpu.arguments import WINDOW, Arguments, Slot
+from weft.backends.webgpu.pipelines import Pipeline, Pipelines
+
+_MOST = 65_535
+"""Maximum number of groups along a dimension."""
+
+
+class Packed(NamedTuple):
+    """The arguments of a kernel as the device takes them."""
+
+    words: bytes
+    """All that are not buffers."""
+    buffers: tuple[Any, ...]
+    local: int
+    """Bytes of a group's memory."""
+
+
+def packed(args: Sequence[Any]) -> Packed:
+    """Arguments as `Kernel.bind` takes them."""
+    buffers: list[Any] = []
+    words = bytearray()
+    local = 0
+    for arg in args:
+        if type(arg) is bytes:
+            words += arg + bytes(-len(arg) % 4)
+        elif type(arg) is Local:
+            words += struct.pack("<i", local)
+            local += -(-arg.nbytes // 16) * 16
+        else:
+            buffers.append(arg)
+    return Packed(bytes(words), tuple(buffers), local)
+
+
+class Bound:
+    """A bind group, and the buffers in it."""
+
+    __slots__ = ("__weakref__", "buffers", "group")
+
+    def __init__(self, group: Any, buffers: tuple[Any, ...]) -> None:
+        self.group, self.buffers = group, buffers
+
+
+class Dispatch:
+    """A grid of a kernel with its arguments."""
+
+    __slots__ = ("bound", "grid", "pipeline", "record", "slot")
+
+    def __init__(self, pipeline: Pipeline, bound: Bound, slot: Slot, grid: tuple[int, ...]) -> None:
+        self.pipeline, self.bound, self.slot, self.grid = pipeline, bound, slot, grid
+        self.record: tuple[Any, ...] | None = None
+        """What `Direct` passes to the library, once it is built."""
+
+
+class Binder:
+    """Makes launches ready. Launches with the same buffers share a bind group as long as one of
+    them exists. Callers hold the device's lock."""
+
+    def __init__(self, device: Any, pipelines: Pipelines, arguments: Arguments) -> None:
+        self._device = device
+        self._pipelines = pipelines
+        self._arguments = arguments
+        self._bound: WeakValueDictionary[tuple[Any, ...], Bound] = WeakValueDictionary()
+
+    def ready(
+        self, kernel: Any, grid: tuple[int, ...], group: tuple[int, ...], start: tuple[int, ...]
+    ) -> list[Dispatch]:
+        """A launch with the kernel's present arguments, in parts of as many groups as a device
+        takes."""
+        words, buffers, local = packed(kernel.args)
+        key = kernel.file, kernel.defines, kernel.name, tuple(group), local
+        pipeline = self._pipelines.get(key, len(buffers))
+        first = (*start, 0, 0, 0)[:3]
+        size = (*grid, 1, 1)[:3]
+        parts = []
+        for at in range(0, size[0], _MOST):
+            head = struct.pack("<3i", first[0] + at * group[0], *first[1:])
+            slot = self._arguments.slot(head + words)
+            part = (min(_MOST, size[0] - at), *size[1:])
+            parts.append(Dispatch(pipeline, self._group(slot.buffer, buffers), slot, part))
+        return parts
+
+    def expect(self, launch: Launch) -> None:
+        """Begins to compile the pipeline of a launch."""
+        is_bytes = (bytes, Local)
+        n = sum(not isinstance(arg, is_bytes) and arg is not Argument.STEP for arg in launch.args)
+        local = packed([arg for arg in launch.args if isinstance(arg, Local)]).local
+        key = launch.file, launch.defines, launch.kernel, tuple(launch.group), local
+        self._pipelines.get(key, n)
+
+    def _group(self, arguments: Any, buffers: tuple[Any, ...]) -> Bound:
+        key = (arguments, *buffers)
+        bound = self._bound.get(key)
+        if bound is None:
+            window = {"buffer": arguments, "offset": 0, "size": WINDOW}
+            resources = [window, *({"buffer": b} for b in buffers)]
+            group = self._device.create_bind_group(
+                layout=self._pipelines.layout(len(buffers))[0],
+                entries=[{"binding": i, "resource": r} for i, r in enumerate(resources)],
+            )
+            bound = self._bound[key] = Bound(group, key)
+        return bound
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+class Public:
+    """Encodes by wgpu's public functions."""
+
+    def encode(self, into: Any, dispatches: Iterable[Dispatch]) -> None:
+        """Adds dispatches to a compute pass."""
+        for d in dispatches:
+            into.set_pipeline(d.pipeline.built())
+            into.set_bind_group(0, d.bound.group, [d.slot.offset])
+            into.dispatch_workgroups(*d.grid)
+
+
+class Direct:
+    """Encodes by the C functions of wgpu-native, which takes a tenth of the time. The library finds
+    what is wrong with a pass when the pass ends, as it does by its public functions."""
+
+    def __init__(self, lib: Any, ffi: Any) -> None:
+        self._new = ffi.new
+        self._set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        self._set_group = lib.wgpuComputePassEncoderSetBindGroup
+        self._dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+
+    def encode(self, into: Any, dispatches: Iterable[Dispatch]) -> None:
+        """Adds dispatches to a compute pass."""
+        at, set_pipeline = into._internal, self._set_pipeline
+        set_group, dispatch = self._set_group, self._dispatch
+        for d in dispatches:
+            pipeline, group, offset, x, y, z = d.record or self._record(d)
+            set_pipeline(at, pipeline)
+            set_group(at, 0, group, 1, offset)
+            dispatch(at, x, y, z)
+
+    def _record(self, d: Dispatch) -> tuple[Any, ...]:
+        offset = self._new("uint32_t[1]", [d.slot.offset])
+        d.record = (d.pipeline.built()._internal, d.bound.group._internal, offset, *d.grid)
+        return d.record
+
+
+def encoding() -> Public | Direct:
+    """The quicker way to encode that there is with this version of wgpu."""
+    try:
+        from wgpu.backends.wgpu_native import GPUComputePassEncoder, ffi, lib
+
+        direct = Direct(lib, ffi)
+        known = [GPUComputePassEncoder.set_pipeline, GPUComputePassEncoder.set_bind_group]
+        has_handles = all("_internal" in f.__code__.co_names for f in known)
+    except (ImportError, AttributeError):
+        return Public()
+    return direct if has_handles else Public()
+
+
+class Graph:
+    """Launches in a row."""
+
+    def __init__(self, launches: Sequence[tuple[Any, ...]]) -> None:
+        self._parts: list[list[Dispatch]] = [parts for (parts,) in launches]
+        self._dispatches: list[Dispatch] | None = None
+
+    def change(self, number: int, parts: list[Dispatch]) -> None:
+        """Replaces a launch."""
+        self._parts[number] = parts
+        self._dispatches = None
+
+    @property
+    def dispatches(self) -> list[Dispatch]:
+        """All of them."""
+        if self._dispatches is None:
+            self._dispatches = [d for parts in self._parts for d in parts]
+        return self._dispatches
