@@ -5,9 +5,10 @@ of what products read next.
 """
 
 from weft.backends.cuda.ops.attention import attention
-from weft.backends.cuda.ops.bytes import glu, norm_scale, read_bytes
+from weft.backends.cuda.ops.bytes import glu, norm_scale
 from weft.backends.cuda.ops.products import mul_mat, mul_mat_add, mul_mat_id
 from weft.backends.kernels.ops import OwnKernels
+from weft.backends.kernels.ops.bytes import read_bytes
 from weft.backends.kernels.ops.table import Own
 
 __all__ = ["KERNELS", "OWN"]
