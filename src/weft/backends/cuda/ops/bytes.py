@@ -8,6 +8,7 @@ from math import prod
 from weft.backends.kernels.launch import Call, Launch, Scratch, View, f32, i32
 from weft.backends.kernels.ops.bytes import place_of
 
+
 def aligned(view: View) -> bool:
     """Whether every row begins at a multiple of 16 bytes."""
     return not any(n % 16 for n in (view.at, *view.nb[1:]))

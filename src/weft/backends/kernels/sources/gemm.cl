@@ -74,6 +74,7 @@ __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* p
       __local uint* b = xt + s * X_WORDS * TILE + ty;
       int first[16], second[16];
       for (int k = 0; k < 16; k++) first[k] = second[k] = 0;
+      ONE_BY_ONE
       for (int t = 0; t < 4; t++) {
         uint left[4], right[4];
         LOAD_WORDS(t)

@@ -97,7 +97,9 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>, @builtin(workgroup_id) gr
         b = f"b{i}"
         binding = f"@group(0) @binding({i + 1}) var<storage, read_write> {b}"
         if b in self.quads:
-            return "\n".join((f"{binding}: array<vec4<u32>>;", _get(b, f"{b}[w >> 2u][w & 3]"), _word(b)))
+            return "\n".join(
+                (f"{binding}: array<vec4<u32>>;", _get(b, f"{b}[w >> 2u][w & 3]"), _word(b))
+            )
         atomic = b in self.bytewise
         word = "atomic<u32>" if atomic else "u32"
         get = f"atomicLoad(&{b}[w])" if atomic else f"{b}[w]"
