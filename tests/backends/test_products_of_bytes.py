@@ -29,8 +29,9 @@ from weft.backends.kernels.ops import NO_OWN
 from weft.backends.kernels.ops.bytes import CODES, place_of
 from weft.backends.kernels.ops.products import PRODUCTS, fits
 from weft.backends.kernels.planes import FORMATS
+from weft.compiler import resolve_devices
 from weft.dtype import find_dtype
-from weft.errors import DeviceError
+from weft.errors import ArgumentError, DeviceError
 
 F32 = NDArray[np.float32]
 LIMITS = {"tile": 16, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
@@ -150,8 +151,8 @@ def test_matrices_serve_several(columns: int) -> None:
     want = np.einsum("abck,bmk->abcm", near, wide) + bias
     size = np.einsum("abck,bmk->abcm", np.abs(near), np.abs(wide)) + np.abs(bias)
     assert (np.abs(got - want) <= size * 32 / 2**24).all()
-    alone = product(device, w, send(device, x[..., :columns - 1, :], "f32", (288, columns - 1, 4, 3)),
-                    send(device, bias, "f32", (ROWS,)))  # fmt: skip
+    fewer = send(device, x[..., : columns - 1, :], "f32", (288, columns - 1, 4, 3))
+    alone = product(device, w, fewer, send(device, bias, "f32", (ROWS,)))
     np.testing.assert_array_equal(got[..., : columns - 1, :], alone)
 
 
@@ -220,3 +221,16 @@ def test_groups_that_do_not_fit() -> None:
     assert not fits(replace(limits, tile=64, local_bytes=8 << 10))
     assert not fits(replace(limits, tile=64, max_group=128))
     assert not fits(replace(limits, element_items=4))
+
+
+def test_the_option_reaches_devices() -> None:
+    """By name, with or without a cpu beside them; the cpu's other options do not."""
+    made("opencl")
+    (device,) = resolve_devices(["opencl"], activations="f32")
+    assert getattr(device, "activations", "") == "f32"
+    device, cpu = resolve_devices(["opencl", "cpu"], activations="f32", n_threads=1)
+    assert [getattr(b, "activations", "") for b in (device, cpu)] == ["f32", "f32"]
+    for options in ({"activations": "bf16"}, {"activations": "f32", "n_threads": 1}):
+        with pytest.raises(ArgumentError, match="no device takes the option"):
+            resolve_devices(["opencl"], **options)
+    assert made("opencl").activations == "native"

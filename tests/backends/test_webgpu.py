@@ -20,6 +20,7 @@ from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
 from weft.backends.cases import Case, all_cases
+from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.webgpu import devices, library
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute.trial import run_case
@@ -66,6 +67,20 @@ class TestWebGPUWithTiles(BackendSuite):
         return webgpu(
             limits={"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}, planes=True
         )
+
+
+@pytest.mark.part("devices")
+class TestWebGPUWithBytes(BackendSuite):
+    """Activations as bytes beside weights in planes."""
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        return case.op in ("MUL_MAT", "MUL_MAT_ID") and case.format in CODES
+
+    @classmethod
+    def make(cls) -> Backend:
+        limits = {"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
+        return webgpu(limits=limits, planes=True, activations="native")
 
 
 def test_bytes_that_are_no_words() -> None:

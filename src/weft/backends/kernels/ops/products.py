@@ -138,7 +138,12 @@ def products(name: str, limits: Limits, activations: str | None, *, wanted: bool
     `"native"`, or None and they are `wanted`.
 
     Raises DeviceError for other activations."""
-    if activations not in (None, "native", "f32"):
-        raise DeviceError(f"{name}: activations must be 'native' or 'f32', got {activations!r}")
+    require_activations(name, activations)
     use = wanted if activations is None else activations == "native"
     return PRODUCTS if use and fits(limits) else NO_OWN
+
+
+def require_activations(name: str, activations: str | None) -> None:
+    """Raises DeviceError for activations that the device `name` does not have."""
+    if activations not in (None, "native", "f32"):
+        raise DeviceError(f"{name}: activations must be 'native' or 'f32', got {activations!r}")
