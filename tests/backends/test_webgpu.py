@@ -18,7 +18,8 @@ from tests.backend_suite import KernelSuite, OtherFormats, TiledSuite, _alone
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
-from weft.backends.cases import all_cases
+from weft.backends.cases import Case, all_cases
+from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.webgpu import devices, library
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute.trial import run_case
@@ -45,6 +46,19 @@ class TestWebGPUWithTiles(TiledSuite):
     @classmethod
     def make(cls) -> Backend:
         return webgpu(limits=cls.LIMITS, planes=True)
+
+
+@pytest.mark.part("devices")
+class TestWebGPUWithBytes(TiledSuite):
+    """Activations as bytes beside weights in planes."""
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        return case.op in ("MUL_MAT", "MUL_MAT_ID") and case.format in CODES
+
+    @classmethod
+    def make(cls) -> Backend:
+        return webgpu(limits=cls.LIMITS, planes=True, activations="native")
 
 
 def test_bytes_that_are_no_words() -> None:

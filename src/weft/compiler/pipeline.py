@@ -267,8 +267,18 @@ def check_plan(plan: Plan) -> None:
         ) from error
 
 
+_ROUNDING = ("cuda", "gpu", "opencl", "webgpu")
+
+
+def keeps_activations(device: str | Backend) -> bool:
+    """Whether `device` is the name of one that makes bytes of activations unless `activations` is
+    `"f32"`."""
+    return isinstance(device, str) and device.partition(":")[0] in _ROUNDING
+
+
 def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:
-    """Backends for a device list; `options` go to the cpu where it is made from its name.
+    """Backends for a device list; `options` go to the cpu where it is made from its name, and
+    `activations="f32"` to GPUs that are (`keeps_activations`).
 
     Raises ArgumentError for an option that the cpu does not have, or that no listed device
     takes."""
@@ -277,7 +287,9 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
     if not devices:
         raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)
-    if options and not any(isinstance(d, str) and _is_cpu(d) for d in devices):
+    exact = {"activations": "f32"} if options.get("activations") == "f32" else {}
+    taken = options.keys() <= exact.keys() and any(keeps_activations(d) for d in devices)
+    if options and not taken and not any(isinstance(d, str) and _is_cpu(d) for d in devices):
         listed = ", ".join(d if isinstance(d, str) else d.name for d in devices)
         raise ArgumentError(
             f"no device takes the option {next(iter(options))}: options go to a cpu that is listed "
@@ -288,8 +300,8 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
         if not isinstance(device, str):
             backends.append(device)
             continue
-        # options are the cpu's; devices without options of their own take none
-        own = options if _is_cpu(device) else {}
+        # options are the cpu's, but for this one
+        own = options if _is_cpu(device) else exact if keeps_activations(device) else {}
         backends.append(make_backend(device, **own))
     names = [b.name for b in backends]
     if len(set(names)) != len(names):

@@ -20,7 +20,7 @@ from weft.options import require_options
 
 __all__ = ["CudaBackend", "describe", "make", "rules"]
 
-_OPTIONS = ("copy_weights", "limits", "own", "planes")
+_OPTIONS = ("activations", "copy_weights", "limits", "own", "planes")
 
 
 def describe() -> list[BackendInfo]:

@@ -8,10 +8,11 @@ from typing import Any
 from weft.backends.cuda.calls import CudaError
 from weft.backends.cuda.devices import Found, limits_for
 from weft.backends.cuda.driver import CudaDriver
-from weft.backends.cuda.ops import KERNELS
+from weft.backends.cuda.ops import EXACT, KERNELS
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
-from weft.backends.kernels.ops import NO_OWN
+from weft.backends.kernels.ops import NO_OWN, OwnKernels
+from weft.backends.kernels.ops.products import require_activations
 from weft.errors import DeviceError
 
 _KEPT = 256 << 20
@@ -25,7 +26,7 @@ class CudaBackend(KernelBackend):
     `limits` replaces sizes of blocks by name, e.g. `{"tile": 32}`. `copy_weights` gives weights
     memory of their own even where the device reads the host's. `planes` (the default) repacks
     weights into planes. `own` (the default) uses the kernels that only CUDA has where they know a
-    call."""
+    call; with `activations="f32"` not those of products, which round activations."""
 
     driver: CudaDriver
     cells_step = 64
@@ -38,6 +39,7 @@ class CudaBackend(KernelBackend):
         copy_weights: bool = False,
         planes: bool = True,
         own: bool = True,
+        activations: str | None = None,
     ) -> None:
         self.device = device
         try:
@@ -57,7 +59,7 @@ class CudaBackend(KernelBackend):
             limits_for(device.shared),
             limits,
             planes,
-            KERNELS if own else NO_OWN,
+            _own(name, activations) if own else NO_OWN,
         )
 
     def memory_limit(self) -> int | None:
@@ -66,3 +68,8 @@ class CudaBackend(KernelBackend):
         with self.driver.guarded(f"{self.name}: asking for free memory"):
             free = self.driver.calls.free_bytes() - _KEPT
         return max(0, min(free, self.memory_type.capacity - self.memory_type.in_use))
+
+
+def _own(name: str, activations: str | None) -> OwnKernels:
+    require_activations(name, activations)
+    return EXACT if activations == "f32" else KERNELS

@@ -15,6 +15,8 @@ _HEADERS = {
     "unary.cl": ("place.h", "functions.h"),
     "glu.cl": ("place.h", "functions.h", "glu.h"),
     "matmul.cl": ("formats.h", "codebooks.h", "planes.h"),
+    "gemv.cl": ("formats.h", "planes.h", "bytes.h"),
+    "gemm.cl": ("formats.h", "planes.h", "bytes.h"),
     "outer.cl": ("formats.h", "codebooks.h"),
     "planes.cl": ("formats.h",),
     "attention.cl": ("formats.h", "codebooks.h"),

@@ -125,6 +125,11 @@ class KernelBackend(BackendBase):
         self.buffer_type: BufferType = memory
         self._planes = PlanesBufferType(driver, memory) if planes else None
 
+    @property
+    def activations(self) -> str:
+        """`native` where products make bytes of activations, else `f32`."""
+        return "native" if "MUL_MAT" in self.own.launches else "f32"
+
     def supports_op(self, node: Tensor) -> Support:
         """Supports the nodes for which there are kernels; a refusal is a sentence."""
         return supports(node, self.name, self.lacks)

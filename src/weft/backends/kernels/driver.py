@@ -57,6 +57,7 @@ class KernelDriver:
         self._recording = 0
         self._fault: Any = None
         self._watched: dict[str, int] = {}
+        self._scratch: dict[int, tuple[int, Any]] = {}
 
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
@@ -74,8 +75,13 @@ class KernelDriver:
         raise NotImplementedError
 
     def scratch(self, slot: int, nbytes: int) -> Any:
-        """Memory that kernels of one step hand each other; the next step may overwrite it."""
-        raise NotImplementedError
+        """Memory of a slot, in which kernels of one step hand each other something; larger when it
+        was too small. Launches keep what they have."""
+        size, buffer = self._scratch.get(slot, (-1, None))
+        if size < nbytes:
+            buffer = self.create(nbytes)
+            self._scratch[slot] = nbytes, buffer
+        return buffer
 
     def adopt(self, data: NDArray[np.uint8]) -> Any:
         """A buffer over memory of the host, which must not change or move while the buffer

@@ -17,7 +17,7 @@ from weft.options import require_options
 
 __all__ = ["OpenCLBackend", "describe", "make", "rules"]
 
-_OPTIONS = ("copy_weights", "limits", "planes")
+_OPTIONS = ("activations", "copy_weights", "limits", "planes")
 
 
 def describe() -> list[BackendInfo]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
+from weft.backends.kernels.ops.products import products
 from weft.backends.opencl.devices import Found, limits_for
 from weft.backends.opencl.driver import Driver
 
@@ -16,7 +17,8 @@ class OpenCLBackend(KernelBackend):
 
     `limits` replaces sizes of groups by name, e.g. `{"tile": 32}`. `copy_weights` gives weights
     buffers of their own even where the device works in the host's memory. `planes` repacks weights
-    into planes, by default on GPUs."""
+    into planes, by default on GPUs. `activations` are bytes beside weights in planes (`"native"`,
+    the default on GPUs), or floats (`"f32"`)."""
 
     driver: Driver
 
@@ -27,6 +29,7 @@ class OpenCLBackend(KernelBackend):
         limits: Mapping[str, Any] | None = None,
         copy_weights: bool = False,
         planes: bool | None = None,
+        activations: str | None = None,
     ) -> None:
         self.device = device
         driver = Driver(device, name)
@@ -34,5 +37,7 @@ class OpenCLBackend(KernelBackend):
             driver, f"OpenCL{device.number}", device.memory, device.max_buffer, device.alignment,
             device.shares_memory and not copy_weights,
         )  # fmt: skip
-        use_planes = device.kind in ("GPU", "IGPU") if planes is None else planes
+        is_gpu = device.kind in ("GPU", "IGPU")
+        use_planes = is_gpu if planes is None else planes
         super().__init__(driver, device.kind, memory, limits_for(device), limits, use_planes)
+        self.own = products(name, self.limits, activations, wanted=is_gpu)

@@ -18,7 +18,7 @@ from weft.options import require_options
 
 __all__ = ["WebGPUBackend", "describe", "make", "rules"]
 
-_OPTIONS = ("limits", "memory", "planes")
+_OPTIONS = ("activations", "limits", "memory", "planes")
 
 
 def describe() -> list[BackendInfo]:

@@ -8,6 +8,7 @@ from typing import Any
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
 from weft.backends.kernels.needs import buffers, computed_types
+from weft.backends.kernels.ops.products import products
 from weft.backends.webgpu.devices import WIDE, Found, limits_for
 from weft.backends.webgpu.driver import Driver
 from weft.errors import ArgumentError
@@ -24,7 +25,8 @@ class WebGPUBackend(KernelBackend):
     `memory` is the number of bytes that it has. WebGPU does not tell; by default a GPU with memory
     of its own has 8 GiB, and others have what the system has free. `limits` replaces sizes of
     groups by name, e.g. `{"tile": 32}`. `planes` repacks weights into planes, by default on
-    GPUs."""
+    GPUs. `activations` are bytes beside weights in planes (`"native"`, the default on GPUs), or
+    floats (`"f32"`)."""
 
     driver: Driver
 
@@ -35,6 +37,7 @@ class WebGPUBackend(KernelBackend):
         memory: int | None = None,
         limits: Mapping[str, Any] | None = None,
         planes: bool | None = None,
+        activations: str | None = None,
     ) -> None:
         self.device = device
         if memory is not None and (not isinstance(memory, int) or memory < 1):
@@ -49,8 +52,10 @@ class WebGPUBackend(KernelBackend):
             driver, f"WebGPU{device.number}", capacity, device.max_buffer, 256
         )
         self.has_wide = device.has_wide
-        use_planes = device.kind in ("GPU", "IGPU") if planes is None else planes
+        is_gpu = device.kind in ("GPU", "IGPU")
+        use_planes = is_gpu if planes is None else planes
         super().__init__(driver, device.kind, blocks, limits_for(device), limits, use_planes)
+        self.own = products(name, self.limits, activations, wanted=is_gpu)
 
     def lacks(self, node: Tensor) -> str | None:
         """The buffers of a kernel, or the integers of 64 bits, that the device does not have."""

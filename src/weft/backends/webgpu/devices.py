@@ -55,7 +55,7 @@ class Found:
         """Bytes of the largest buffer that a kernel can read; kernels count them in 32 bits."""
         limits = self.limits
         most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-        return min(most, (1 << 31) - 1) // 4 * 4
+        return min(most, (1 << 31) - 1) // 16 * 16
 
     @property
     def has_wide(self) -> bool:

@@ -92,9 +92,9 @@ class Driver(KernelDriver):
     # ---- memory ----------------------------------------------------------------------------------
 
     def create(self, nbytes: int) -> Any:
-        """A zeroed buffer."""
+        """A zeroed buffer; kernels may read it as vectors of 16 bytes."""
         with guarded(f"{self.name}: a buffer of {nbytes} bytes could not be created"):
-            size = -(-max(nbytes, 4) // 4) * 4
+            size = -(-max(nbytes, 16) // 16) * 16
             return self._device.create_buffer(size=size, usage=self._usage)
 
     def table(self, data: bytes) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from weft.backends.base import Backend, OnMachine
-from weft.compiler import resolve_devices
+from weft.compiler import keeps_activations, resolve_devices
 from weft.compiler.homes import first_with_own_memory
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.graph.tensor import Tensor
@@ -116,9 +116,11 @@ def _with_machines(
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
     """The backends of a list of devices, with the cpu added if the last one is not a cpu."""
-    # the options are for the cpu, which may not be among the devices
+    # the options are for the cpu, which may not be among the devices; one is for GPUs, too
     has_cpu = any(isinstance(d, str) and d.partition(":")[0] == "cpu" for d in devices)
-    backends = resolve_devices(devices, **(options if has_cpu else {}))
+    keep = options.get("activations") == "f32" and any(keeps_activations(d) for d in devices)
+    without_cpu = {"activations": "f32"} if keep else {}
+    backends = resolve_devices(devices, **(options if has_cpu else without_cpu))
     if backends and isinstance(devices[-1], str) and backends[-1].kind != "CPU":
         if any(b.name == "cpu" for b in backends):
             order = ", ".join([*(b.name for b in backends if b.name != "cpu"), "cpu"])

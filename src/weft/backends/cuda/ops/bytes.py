@@ -1,30 +1,12 @@
-"""Activations as bytes with a scale for each 32, which products with weights in planes read.
-
-They are made by a launch of their own (`quantized`), or by the kernel whose result they are, which
-spares it. They lie in scratch memory: codes of all units, then a scale and two sums of each.
-"""
+"""The launches that make activations bytes (`weft.backends.kernels.ops.bytes`): one of their own
+(`quantized`), or that of the kernel whose result they are, which spares it."""
 
 from __future__ import annotations
 
 from math import prod
 
 from weft.backends.kernels.launch import Call, Launch, Scratch, View, f32, i32
-from weft.dtype import DType
-from weft.program import Layout
-
-CODES = (
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_nl",
-    "iq4_xs", "mxfp4",
-)  # fmt: skip
-"""Formats that `codes.h` reads from planes."""
-
-_SLOT = 3
-"""Scratch memory that nothing else is in, so that later steps find it."""
-
-
-def read_bytes(dtype: DType, layout: Layout) -> bool:
-    """Whether products with such weights read bytes."""
-    return layout == "planes" and dtype.name in CODES
+from weft.backends.kernels.ops.bytes import place_of
 
 
 def aligned(view: View) -> bool:
@@ -32,13 +14,9 @@ def aligned(view: View) -> bool:
     return not any(n % 16 for n in (view.at, *view.nb[1:]))
 
 
-def _place(x: View) -> Scratch:
-    return Scratch(_SLOT, 40 * (prod(x.ne) // 32))
-
-
 def quantized(x: View) -> tuple[Launch, Scratch]:
     """The launch that makes bytes of activations, and where they are."""
-    to = _place(x)
+    to = place_of(x)
     defines = (f"X={x.dtype.name}", *(("ALIGNED",) if aligned(x) else ()))
     grid = (-(-prod(x.ne) // 512),)
     return Launch("quantize.cu", defines, "quantize", (x, to), grid, (128,), x, True), to
@@ -59,7 +37,7 @@ def norm_scale(call: Call) -> list[Launch] | None:
     if not call.feeds or not _units(s, w, bias, addend, d):
         return None
     args = (
-        s, w, bias or s, addend or s, d, _place(d), i32(p.centred), i32(bias is not None),
+        s, w, bias or s, addend or s, d, place_of(d), i32(p.centred), i32(bias is not None),
         i32(addend is not None), f32(p.eps),
     )  # fmt: skip
     return [Launch("norm.cu", ("X=f32",), "norm_bytes", args, (prod(d.ne[1:]),), (256,), d)]
@@ -75,7 +53,7 @@ def glu(call: Call) -> list[Launch] | None:
     lie = all(v.dtype.name == "f32" and v.nb[0] == 4 for v in (x, gate))
     if not call.feeds or not lie or not _units(d):
         return None
-    args = (x, gate, d, _place(d), i32(p.op), i32(from_x), i32(from_gate), f32(p.alpha),
+    args = (x, gate, d, place_of(d), i32(p.op), i32(from_x), i32(from_gate), f32(p.alpha),
             f32(p.limit))  # fmt: skip
     grid = (-(-prod(d.ne) // 512),)
     return [Launch("glu.cu", (), "glu_bytes", args, grid, (128,), d)]

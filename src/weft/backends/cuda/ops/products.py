@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from math import prod
 
-from weft.backends.cuda.ops.bytes import CODES, aligned, quantized
+from weft.backends.cuda.ops.bytes import aligned, quantized
 from weft.backends.kernels.launch import Call, Launch, Local, Scratch, Slot, View, i32
+from weft.backends.kernels.ops.bytes import CODES, same
 from weft.backends.kernels.ops.matmul import used
 
 __all__ = ["CODES", "FEW", "mul_mat", "mul_mat_add", "mul_mat_id"]
@@ -135,10 +136,10 @@ def mul_mat_add(call: Call, add: Call) -> list[Launch] | None:
     """The launches of MUL_MAT for few columns and of ADD, which adds a tensor of the same size, as
     a residual stream; or None."""
     w, d, total = call.view(0), call.dst, add.dst
-    this = 0 if _same(add.view(0), d) else 1
+    this = 0 if same(add.view(0), d) else 1
     other = add.view(1 - this)
     if (
-        not _same(add.view(this), d)
+        not same(add.view(this), d)
         or d.ne != other.ne
         or d.ne != total.ne
         or d.ne[1] > call.limits.few
@@ -154,10 +155,6 @@ def mul_mat_add(call: Call, add: Call) -> list[Launch] | None:
     return [*before, last._replace(
         defines=(*last.defines, "ADDED"), args=(*last.args, other, total)
     )]  # fmt: skip
-
-
-def _same(a: View, b: View) -> bool:
-    return a.buffer is b.buffer and a.packed == b.packed
 
 
 def mul_mat_id(call: Call) -> list[Launch] | None:

@@ -12,6 +12,7 @@
 #define make_uchar16 (uchar16)
 #define make_int3 (int3)
 #define make_int4 (int4)
+#define make_uint2 (uint2)
 #define make_uint4 (uint4)
 #define make_uint8 (uint8)
 #define make_uint16 (uint16)

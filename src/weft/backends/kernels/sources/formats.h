@@ -224,7 +224,8 @@ static inline void unit_tq1_0(bytes_t row, int u, float16* lo, float16* hi) {
 #endif
 
 #if defined(USE_iq4_nl) || defined(USE_iq4_xs) || defined(USE_mxfp4) || defined(USE_nvfp4) || \
-    defined(USE_iq4_nl_planes) || defined(USE_iq4_xs_planes) || defined(USE_mxfp4_planes)
+    defined(USE_iq4_nl_planes) || defined(USE_iq4_xs_planes) || defined(USE_mxfp4_planes) ||  \
+    defined(CODES_iq4_nl) || defined(CODES_iq4_xs) || defined(CODES_mxfp4)
 __constant float CODES_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

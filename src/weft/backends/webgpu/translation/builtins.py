@@ -13,6 +13,7 @@ from weft.backends.webgpu.translation.types import (
     BYTES,
     FLOAT,
     INT,
+    UINT,
     Array,
     Number,
     Pointer,
@@ -71,6 +72,9 @@ def _computed(own: Expressions, name: str, values: list[Value]) -> Value:
         type_ = common(types[0], INT) if types[0].n == 1 else types[0]
         codes = [own.convert(value, type_).code for value in values]
         return Value(f"{name}({', '.join(codes)})", type_)
+    if name == "built_in_dot4":
+        codes = [own.convert(value, UINT).code for value in values]
+        return Value(f"dot4I8Packed({', '.join(codes)})", INT)
     if name == "popcount":
         return Value(f"countOneBits({values[0].code})", types[0])
     n = max((t.n for t in types), default=1)

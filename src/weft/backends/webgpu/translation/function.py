@@ -11,6 +11,7 @@ from weft.backends.webgpu.translation.memory import element, from_arguments, sto
 from weft.backends.webgpu.translation.types import (
     FLOAT,
     INT,
+    QUAD,
     Array,
     Either,
     Number,
@@ -42,6 +43,8 @@ class Function(Expressions):
             name = f"{param.name}_"
             if isinstance(type_, Pointer) and type_.at != "local":
                 self.scopes[0][param.name] = Value("0i", type_)
+                if type_.to == QUAD:
+                    self.module.quads.add(type_.at)
                 n += 1
                 continue
             if isinstance(type_, Pointer):

@@ -1,7 +1,8 @@
 """The values that kernels read and write: arguments, buffers, and the memory of a group.
 
 A buffer is an array of words; a number of bytes says where a value begins. Values of 4 bytes or
-more begin at a word, except bytes that are read as vectors.
+more begin at a word, except bytes that are read as vectors. A buffer that a kernel declares as
+`const uint4*` is an array of vectors of four words.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from weft.backends.webgpu.translation.source import Source
 from weft.backends.webgpu.translation.types import (
     BYTES,
     FLOAT,
+    QUAD,
     Array,
     Number,
     Pointer,
@@ -68,6 +70,8 @@ def load(module: Source, pointer: Pointer, at: str) -> Value:
         raise TranslationError("a pointer is read before it points anywhere")
     if to.n == 1:
         return _one(module, b, to, at)
+    if to == QUAD and b in module.quads:
+        return Value(f"{b}[({at}) >> 4u]", to)
     if size == 4:
         name = f"{b}_{to.n}{to.letter}"
         return Value(
@@ -157,6 +161,8 @@ def store(module: Source, pointer: Pointer, at: str, value: Value) -> list[str]:
             lines += store(module, one, f"at + {place}", Value(item, to.of(1)))
         return ["{", *(f"  {line}" for line in lines), "}"]
     size, b = BYTES[to.base], pointer.at
+    if b in module.quads:
+        raise TranslationError("a buffer of uint4 is written to")
     bits = value.code if to.kind == "u32" else f"bitcast<u32>({value.code})"
     if b == "local":
         module.uses_local = True

@@ -95,17 +95,20 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>, @builtin(workgroup_id) gr
         """A buffer with the functions that read and write its words. Where parts of words are
         written, words are atomic: items write to the same one."""
         b = f"b{i}"
+        binding = f"@group(0) @binding({i + 1}) var<storage, read_write> {b}"
+        if b in self.quads:
+            return "\n".join(
+                (f"{binding}: array<vec4<u32>>;", _get(b, f"{b}[w >> 2u][w & 3]"), _word(b))
+            )
         atomic = b in self.bytewise
         word = "atomic<u32>" if atomic else "u32"
         get = f"atomicLoad(&{b}[w])" if atomic else f"{b}[w]"
         put = f"atomicStore(&{b}[w], v)" if atomic else f"{b}[w] = v"
         lines = [
-            f"@group(0) @binding({i + 1}) var<storage, read_write> {b}: array<{word}>;",
-            f"fn {b}_get(w: i32) -> u32 {{ return {get}; }}",
+            f"{binding}: array<{word}>;",
+            _get(b, get),
             f"fn {b}_put(w: i32, v: u32) {{ {put}; }}",
-            f"fn {b}_word(at: i32) -> u32 {{ let w = at >> 2u; let s = u32(at & 3) * 8u;"
-            f" if (s == 0u) {{ return {b}_get(w); }}"
-            f" return ({b}_get(w) >> s) | ({b}_get(w + 1) << (32u - s)); }}",
+            _word(b),
         ]
         if atomic:
             lines.append(
@@ -114,3 +117,17 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>, @builtin(workgroup_id) gr
                 f" atomicAnd(&{b}[w], ~(mask << s)); atomicOr(&{b}[w], (v & mask) << s); }}"
             )
         return "\n".join(lines)
+
+
+def _get(b: str, word: str) -> str:
+    """The function that reads a word of a buffer."""
+    return f"fn {b}_get(w: i32) -> u32 {{ return {word}; }}"
+
+
+def _word(b: str) -> str:
+    """The function that reads four bytes of a buffer, which may begin anywhere."""
+    return (
+        f"fn {b}_word(at: i32) -> u32 {{ let w = at >> 2u; let s = u32(at & 3) * 8u;"
+        f" if (s == 0u) {{ return {b}_get(w); }}"
+        f" return ({b}_get(w) >> s) | ({b}_get(w + 1) << (32u - s)); }}"
+    )

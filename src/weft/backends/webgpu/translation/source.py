@@ -29,6 +29,7 @@ _DEFINES = (
     "INFINITY=__infinity()", "NAN=__nan()", "LONG_MAX=9223372036854775807L",
     "LONG_MIN=(-9223372036854775807L-1)", "INT_MAX=2147483647", "INT_MIN=(-2147483647-1)",
     "CLK_LOCAL_MEM_FENCE=1", "CLK_GLOBAL_MEM_FENCE=2", "_Pragma(x)= ",
+    "BUILT_IN_DOT4",
 )  # fmt: skip
 """Words of OpenCL that a parser of C takes for others: address spaces become qualifiers."""
 _SCALARS = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float")
@@ -62,6 +63,8 @@ class Source:
         self.helpers: dict[str, str] = {}
         self.bytewise: set[str] = set()
         """Buffers to which parts of words are written."""
+        self.quads: set[str] = set()
+        """Buffers of vectors of four words, which nothing writes."""
         self.uses_local = False
         for node in tree.ext:
             if isinstance(node, c_ast.Typedef):

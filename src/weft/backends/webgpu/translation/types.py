@@ -183,6 +183,8 @@ class Value:
 
 
 INT, UINT, FLOAT, BOOL = Number("int"), Number("uint"), Number("float"), Number("bool")
+QUAD = Number("uint", 4)
+"""A kernel's buffer of these is one of vectors in WGSL, so that one load reads 16 bytes."""
 
 
 def wgsl(type_: Type) -> str:

@@ -1,0 +1,37 @@
+"""Activations as bytes with a scale for each 32, which products with weights in planes read.
+
+They lie in scratch memory: the codes of all units, 32 bytes each, then 8 bytes for each unit: its
+scale, and the sums of the codes of both halves in 16 bits.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from weft.backends.kernels.launch import Scratch, View
+from weft.dtype import DType
+from weft.program import Layout
+
+CODES = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_nl",
+    "iq4_xs", "mxfp4",
+)  # fmt: skip
+"""Formats that kernels read from planes as bytes."""
+
+_SLOT = 3
+"""Scratch memory that nothing else is in, so that later steps find it."""
+
+
+def read_bytes(dtype: DType, layout: Layout) -> bool:
+    """Whether products with such weights read bytes."""
+    return layout == "planes" and dtype.name in CODES
+
+
+def place_of(x: View) -> Scratch:
+    """Where the bytes of these activations are."""
+    return Scratch(_SLOT, 40 * (prod(x.ne) // 32))
+
+
+def same(a: View, b: View) -> bool:
+    """Whether two views are the same tensor."""
+    return a.buffer is b.buffer and a.packed == b.packed

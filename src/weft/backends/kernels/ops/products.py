@@ -1,0 +1,149 @@
+"""Products of weights in planes with activations as bytes, for GPUs: a few columns by lanes that
+share rows, many by tiles in local memory.
+
+Four products of bytes at a time are whole numbers, which are scaled and added unit by unit. A
+result has one order of its sums for up to `Limits.few` columns and another one for more; in neither
+does it depend on how many columns there are. Other weights are left to `matmul`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from weft.backends.kernels.launch import Call, Launch, Limits, Local, Scratch, Slot, View, i32
+from weft.backends.kernels.ops.bytes import place_of, read_bytes, same
+from weft.backends.kernels.ops.table import NO_OWN, OwnKernels
+from weft.errors import DeviceError
+
+_LEVELS = ("iq4_nl", "iq4_xs", "mxfp4")
+"""Formats whose codes name levels, which kernels look up in a table in local memory."""
+_LANE_COLUMNS = 8
+"""The most columns whose sums a lane has."""
+_WORDS = 22
+"""Words of a unit of a row and of a column of a tile in local memory."""
+
+
+def fits(limits: Limits) -> bool:
+    """Whether the groups of a device have the sizes that these kernels need."""
+    items, local = limits.lanes * limits.rows, limits.local_bytes
+    return (
+        limits.tile % 4 == 0
+        and limits.element_items % 8 == 0
+        and (limits.tile // 4) ** 2 <= limits.max_group
+        and max(_tile_bytes(limits), 4 * _LANE_COLUMNS * items) + 1024 <= local
+    )
+
+
+def _step(limits: Limits) -> int:
+    """Units that a tile takes at once: as many as keep all items busy."""
+    return max(1, limits.tile // 32)
+
+
+def _tile_bytes(limits: Limits) -> int:
+    return 4 * _WORDS * limits.tile * _step(limits)
+
+
+def _quantized(call: Call, x: View) -> tuple[Launch, Scratch]:
+    """The launch that makes bytes of activations, and where they are."""
+    to, items = place_of(x), call.limits.element_items
+    args = (x, to, Local(4 * items))
+    grid = (-(-8 * (prod(x.ne) // 32) // items),)
+    defines = call.all_f32(x)
+    return Launch("quantize.cl", defines, "quantize", args, grid, (items,), x, True), to
+
+
+def _of_weights(w: View) -> tuple[tuple[str, ...], tuple[Local, ...]]:
+    """The defines for a format, and the memory of its table."""
+    levels = (Local(4 * 256),) if w.dtype.name in _LEVELS else ()
+    return (f"CODES_{w.dtype.name}",), levels
+
+
+def _by_lanes(call: Call, columns: int) -> tuple[tuple[str, ...], Local, int, tuple[int, ...]]:
+    """Defines, memory, groups along rows, and the group, where lanes have so many columns."""
+    lanes, rows = call.limits.lanes, 2 if columns <= 2 else 1
+    items = lanes * call.limits.rows
+    defines = (f"LANES={lanes}", f"COLS={columns}", f"ROWS={rows}")
+    groups = -(-call.dst.ne[0] // (rows * call.limits.rows))
+    return defines, Local(4 * items * rows * columns), groups, (items, 1, 1)
+
+
+def _mul_mat(call: Call) -> list[Launch] | None:
+    """The launches of MUL_MAT, or None."""
+    w, x, d, bias = call.view(0), call.view(1), call.dst, call.optional(2)
+    if not read_bytes(w.dtype, w.layout) or call.params is not None:
+        return None
+    quantize, codes = _quantized(call, x)
+    defines, levels = _of_weights(w)
+    args: tuple[Any, ...] = (w, codes, x.packed, bias or x, d, i32(bias is not None))
+    if d.ne[1] > call.limits.few:
+        return [quantize, _tiles(call, defines, args, levels)]
+    columns = min(_LANE_COLUMNS, 1 << (d.ne[1] - 1).bit_length())  # of a lane: 1, 2, 4 or 8
+    more, sums, groups, group = _by_lanes(call, columns)
+    grid = (groups, -(-d.ne[1] // columns), d.ne[2] * d.ne[3])
+    args = (*args, sums, *levels)
+    return [quantize, Launch("gemv.cl", (*defines, *more), "gemv", args, grid, group)]
+
+
+def _tiles(
+    call: Call, defines: tuple[str, ...], args: tuple[Any, ...], levels: tuple[Local, ...]
+) -> Launch:
+    d, tile, step = call.dst, call.limits.tile, _step(call.limits)
+    defines = (*defines, f"TILE={tile}", f"STEP={step}")
+    grid = (-(-d.ne[0] // tile), -(-d.ne[1] // tile), d.ne[2] * d.ne[3])
+    memory = (Local(4 * 12 * tile * step), Local(4 * 10 * tile * step))
+    group = (tile // 4, tile // 4, 1)
+    return Launch("gemm.cl", defines, "gemm", (*args, *memory, *levels), grid, group)
+
+
+def _mul_mat_id(call: Call) -> list[Launch] | None:
+    """The launches of MUL_MAT_ID, or None."""
+    w, x, ids, d = call.view(0), call.view(1), call.view(2), call.dst
+    if not read_bytes(w.dtype, w.layout):
+        return None
+    quantize, codes = _quantized(call, x)
+    defines, levels = _of_weights(w)
+    more, sums, groups, group = _by_lanes(call, 1)
+    args = (w, codes, x.packed, ids, d, Slot.FAULT, Slot.STEP, sums, *levels)
+    grid = (groups, d.ne[1], d.ne[2])
+    return [quantize, Launch("gemv.cl", (*defines, *more), "gemv_experts", args, grid, group)]
+
+
+def _mul_mat_add(call: Call, add: Call) -> list[Launch] | None:
+    """The launches of MUL_MAT for few columns and of ADD, which adds a tensor of the same size, as
+    a residual stream; or None."""
+    d, total = call.dst, add.dst
+    this = 0 if same(add.view(0), d) else 1
+    other = add.view(1 - this)
+    if not same(add.view(this), d) or not d.ne == other.ne == total.ne:
+        return None
+    if d.ne[1] > call.limits.few or any(v.dtype.name != "f32" for v in (other, total)):
+        return None
+    launches = _mul_mat(call)
+    if launches is None:
+        return None
+    *before, last = launches
+    # the product is stored, too, as others may read it
+    defines, args = (*last.defines, "ADDED"), (*last.args, other, total)
+    return [*before, last._replace(defines=defines, args=args)]
+
+
+PRODUCTS = OwnKernels(
+    {"MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat_id}, {("MUL_MAT", "ADD"): _mul_mat_add}, read_bytes
+)
+
+
+def products(name: str, limits: Limits, activations: str | None, *, wanted: bool) -> OwnKernels:
+    """The kernels of products for a device with weights in planes: these where `activations` is
+    `"native"`, or None and they are `wanted`.
+
+    Raises DeviceError for other activations."""
+    require_activations(name, activations)
+    use = wanted if activations is None else activations == "native"
+    return PRODUCTS if use and fits(limits) else NO_OWN
+
+
+def require_activations(name: str, activations: str | None) -> None:
+    """Raises DeviceError for activations that the device `name` does not have."""
+    if activations not in (None, "native", "f32"):
+        raise DeviceError(f"{name}: activations must be 'native' or 'f32', got {activations!r}")
