@@ -98,6 +98,13 @@ class TestOpenCLWithTiles(BackendSuite):
     @classmethod
     def make(cls) -> Backend:
         return opencl(
-            limits={"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False},
+            limits={
+                "tile": 32,
+                "lanes": 8,
+                "rows": 2,
+                "columns": 4,
+                "wide": False,
+                "part_cells": 32,
+            },
             copy_weights=True,
         )

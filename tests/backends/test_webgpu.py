@@ -64,7 +64,15 @@ class TestWebGPUWithTiles(BackendSuite):
     @classmethod
     def make(cls) -> Backend:
         return webgpu(
-            limits={"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}, planes=True
+            limits={
+                "tile": 32,
+                "lanes": 8,
+                "rows": 2,
+                "columns": 4,
+                "wide": False,
+                "part_cells": 32,
+            },
+            planes=True,
         )
 
 

@@ -91,7 +91,6 @@ class CudaDriver(KernelDriver):
         self._apart = False
         """There is work in the lane of kernels that came from no queue."""
         self._tables: dict[bytes, Buffer] = {}
-        self._scratch: dict[int, Buffer] = {}
         self._recording = 0
 
     @contextmanager
@@ -176,13 +175,6 @@ class CudaDriver(KernelDriver):
             buffer = self.create(len(data))
             self.write(buffer, 0, np.frombuffer(data, np.uint8))
             self._tables[data] = buffer
-        return buffer
-
-    def scratch(self, slot: int, nbytes: int) -> Buffer:
-        """Memory of a slot, larger when it was too small; launches keep what they have."""
-        buffer = self._scratch.get(slot)
-        if buffer is None or buffer.nbytes < nbytes:
-            buffer = self._scratch[slot] = self.create(nbytes)
         return buffer
 
     def adopt(self, data: NDArray[np.uint8]) -> Buffer:

@@ -54,6 +54,7 @@ class KernelDriver:
         self.name = name
         self._fault: Any = None
         self._watched: dict[str, int] = {}
+        self._scratch: dict[int, tuple[int, Any]] = {}
 
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
@@ -71,8 +72,12 @@ class KernelDriver:
         raise NotImplementedError
 
     def scratch(self, slot: int, nbytes: int) -> Any:
-        """Memory that kernels of one step hand each other; the next step may overwrite it."""
-        raise NotImplementedError
+        """Memory that kernels of one step hand each other; the next step may overwrite it. A slot
+        becomes larger when it was too small; launches keep what they have."""
+        have = self._scratch.get(slot)
+        if have is None or have[0] < nbytes:
+            have = self._scratch[slot] = nbytes, self.create(nbytes)
+        return have[1]
 
     def adopt(self, data: NDArray[np.uint8]) -> Any:
         """A buffer over memory of the host, which must not change or move while the buffer
