@@ -308,7 +308,9 @@ class TiledSuite(BackendSuite):
     """Group sizes as on a GPU: products in tiles, several items a row. Only the ops that look at
     them, of a few formats."""
 
-    LIMITS: ClassVar = {"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
+    LIMITS: ClassVar = {
+        "tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False, "part_cells": 32,
+    }  # fmt: skip
 
     @classmethod
     def wants(cls, case: Case) -> bool:

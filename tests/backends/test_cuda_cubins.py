@@ -169,6 +169,7 @@ _DEFINES: dict[str, tuple[str, ...]] = {
     "matmul.cl": ("W=q4_K_planes", "X=f32", "PLANES", "USE_q4_K_planes", "USE_f32", "LANES=32",
                   "COLS=4", "TILE=64"),
     "attention.cl": ("K=f16", "V=f16", "USE_f16", "CELLS=64", "BY_ELEMENT", "CAP"),
+    "flash.cl": ("K=f16", "V=f16", "USE_f16", "DK=128", "DV=128", "R=2"),
     "copy.cl": ("W=q6_K", "USE_q6_K", "PUT=q8_0", "PUT_q8_0"),
     "outer.cl": ("W=q6_K", "USE_q6_K"),
     "planes.cl": ("F=q6_K",),

@@ -62,6 +62,10 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("K=f16", "V=f16", "USE_f16", "CELLS=64", "BY_ELEMENT", "CAP"),
         ("K=q8_0", "V=iq4_nl", "USE_q8_0", "USE_iq4_nl", "CELLS=64"),
     ),
+    "flash.cl": (
+        ("K=f16", "V=q8_0", "USE_f16", "USE_q8_0", "DK=72", "DV=96", "R=2", "CAP"),
+        ("K=f32", "V=f32", "USE_f32", "DK=576", "DV=512", "R=1"),
+    ),
     "copy.cl": tuple(
         (f"W={t}", f"USE_{t}", f"PUT={t}", f"PUT_{t}")
         for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")

@@ -20,6 +20,7 @@ _HEADERS = {
     "outer.cl": ("formats.h", "codebooks.h"),
     "planes.cl": ("formats.h",),
     "attention.cl": ("formats.h", "codebooks.h"),
+    "flash.cl": ("formats.h", "codebooks.h"),
     "copy.cl": ("formats.h", "codebooks.h", "planes.h", "blocks.h", "moves.h"),
     "tensor.cl": ("place.h", "moves.h", "whole.h"),
     "map.cl": ("place.h", "functions.h", "whole.h"),

@@ -78,6 +78,9 @@ class Limits:
     few: int = 8
     """The most columns that CUDA's lanes multiply, where tensor cores sum in another order. 0: all
     go one way, so that a result never depends on how many there are."""
+    part_cells: int = 0
+    """Cells of a part of a cache in attention of few queries, whose parts are computed side by
+    side. 0: a group computes each query alone, as suits processors."""
     max_groups: int = 65_535
     """Groups along the second and third dimension that a device takes at once. OpenCL has no query
     for it; this is the limit of the most limited hardware."""

@@ -158,4 +158,5 @@ def limits_for(device: Found) -> Limits:
         element_items=min(128, most), row_items=min(128, most), lanes=lanes,
         rows=max(1, min(4, most // lanes)), columns=4, tile=tile if most >= 64 else 0, cells=64,
         attention_items=min(64, most), wide=False, local_bytes=local, max_group=most,
+        part_cells=256,
     )  # fmt: skip

@@ -163,5 +163,5 @@ def limits_for(device: Found) -> Limits:
         )  # fmt: skip
     return Limits(
         element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=32, cells=64,
-        attention_items=64, wide=False, local_bytes=local, max_group=most,
+        attention_items=64, wide=False, local_bytes=local, max_group=most, part_cells=256,
     )  # fmt: skip
