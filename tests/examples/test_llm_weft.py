@@ -27,6 +27,8 @@ ASKED, ANSWER = "What is 17 + 25?", "42."
 TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '\\n' if not loop.last }}{% endfor %}"
 """A template of which the demo model knows the form."""
 CALL = r'<tool_call>\n\{"name": "add", "arguments": \{"a": 17, "b": 2[0-9]\}\}\n</tool_call>'
+LONG = "\n".join(f"What is {n} + 25? {n + 25}." for n in range(10, 20))
+"""A beginning that is long enough to be kept for other processes."""
 GREEDY = {"temperature": 0, "stop": "\n"}
 
 pytestmark = pytest.mark.skipif(find_spec("llm") is None, reason="the package llm is not installed")
@@ -258,8 +260,10 @@ def installed(tmp_path: Path, demo: Path) -> Command:
 
 def test_the_command(installed: Command) -> None:
     options = ["-o", "temperature", "0", "-o", "stop", "\n", "-u"]
-    text, usage = installed("-m", "demo", *options, ASKED)
-    assert text.strip() == ANSWER and "12 input, 5 output" in usage
+    text, usage = installed("-m", "demo", *options, f"{LONG}\n{ASKED}")
+    assert text.strip() == ANSWER
+    kept = int(usage.split("Token usage: ")[1].split(" input")[0])
+    assert kept > 100
     text, usage = installed("-c", *options, "What is 52 - 17?")
     assert text.strip() == "35."
-    assert int(usage.split('"cached_tokens": ')[1].split("}")[0]) >= 12
+    assert int(usage.split('"cached_tokens": ')[1].split("}")[0]) >= kept
