@@ -20,9 +20,11 @@ REQUESTS: dict[str, list[dict[str, Any]]] = json.loads(
 LAST = {
     "/v1/chat/completions": "data: [DONE]",
     "/v1/messages": '"message_stop"',
-    "/v1/responses": '"type":"response.',
+    "/v1/responses": '"type":"response.incomplete"',
 }
 """What the end of a stream has, by path."""
+LIMITS = ("max_tokens", "max_completion_tokens")
+"""Fields whose values are cut, so that answers are short."""
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +41,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("client", REQUESTS)
 def test_what_a_client_sends_is_answered(server: Server, client: str) -> None:
     for request in REQUESTS[client]:
+        body = {key: min(value, 4) if key in LIMITS and value else value
+                for key, value in (request["body"] or {}).items()} or None  # fmt: skip
         status, headers, answer = server.call(
-            request["method"], request["path"], request["body"], **request["headers"]
+            request["method"], request["path"], body, **request["headers"]
         )
         assert status == request["status"], answer
         assert headers.get("x-weft-ignored") == request["ignored"], request["path"]
         path = request["path"].partition("?")[0]
         if request["body"] and request["body"].get("stream"):
             end = answer.strip().rsplit("\n\n", 1)[-1]
-            assert LAST[path] in end and "error" not in end, answer
+            assert LAST[path] in end and "event: error" not in answer, answer
 
 
 def test_every_client_is_there() -> None:
