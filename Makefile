@@ -34,7 +34,7 @@ demo: $(VENV)/runs
 # WORKERS processes share it, the longest files first; 2 GB of memory each. TEST_OPTIONS: more
 # options of pytest, e.g. --shuffle 7, -k NAME.
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder
-PARTS ?= targets devices models programs faults pages cluster properties
+PARTS ?= targets devices models programs faults pages cluster clients properties
 PART  ?= $(PARTS)
 
 test: $(VENV)/installed $(DELEGATE)

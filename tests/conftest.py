@@ -26,6 +26,7 @@ PARTS = {
     "faults": "kills, restarts, hostile input and long runs",
     "pages": "pages in Chromium, every look",
     "cluster": "Ray and several machines",
+    "clients": "programs of others, installed, against a server",
     "properties": "tests with random input, with five times the examples",
 }
 """What `make test` leaves to `make test-all`, by name: `@pytest.mark.part(NAME)`."""
