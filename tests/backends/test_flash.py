@@ -182,6 +182,8 @@ def test_a_token_beside_others(device: KernelBackend) -> None:
     """It has the same result beside others of the same tile."""
     alone, together = alone_and_together(Device(device), 4)
     np.testing.assert_array_equal(alone, together)
+    in_order, _ = alone_and_together(Device(device, few=0), 4)  # in one part, not five
+    np.testing.assert_allclose(alone, in_order, rtol=0, atol=1e-6 * float(np.abs(alone).max()))
 
 
 def test_a_prompt() -> None:
