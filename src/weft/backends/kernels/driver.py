@@ -61,6 +61,10 @@ class KernelDriver:
         becomes an OutOfMemoryError."""
         raise NotImplementedError
 
+    def said(self, error: Exception) -> str:
+        """What an error of the library says, in a line."""
+        return " ".join(str(error).split())
+
     # ---- memory ----------------------------------------------------------------------------------
 
     def create(self, nbytes: int) -> Any:

@@ -18,7 +18,7 @@ from weft.backends.kernels.launch import Local
 from weft.backends.kernels.record import Kind
 from weft.backends.webgpu.builds import translated
 from weft.backends.webgpu.devices import TIMES, WIDE, Found
-from weft.backends.webgpu.library import guarded, library
+from weft.backends.webgpu.library import guarded, library, said
 from weft.backends.webgpu.record import Timed, WebGPURecord
 from weft.backends.webgpu.translation import TranslationError
 from weft.errors import DeviceError
@@ -82,6 +82,10 @@ class Driver(KernelDriver):
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`."""
         return guarded(what)
+
+    def said(self, error: Exception) -> str:
+        """What an error of the library says, in a line."""
+        return said(error)
 
     # ---- memory ----------------------------------------------------------------------------------
 

@@ -30,6 +30,17 @@ def library() -> Any:
     return wgpu
 
 
+def said(error: Exception) -> str:
+    """What an error of the library says, in a line."""
+    why = " ".join(str(error).split())[:500]
+    if "device is lost" in why:
+        return (
+            "the device is lost: its driver has reset or removed it; with --fallback cpu texts go "
+            "on without it"
+        )
+    return why
+
+
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
     """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
@@ -38,7 +49,7 @@ def guarded(what: str) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        why = " ".join(str(error).split())[:500]
+        why = said(error)
         is_full = isinstance(error, MemoryError) or "not enough memory" in why.lower()
         kind = OutOfMemoryError if is_full else DeviceError
         raise kind(f"{what}: {why}") from error
