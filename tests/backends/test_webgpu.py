@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -114,6 +114,21 @@ def test_memory_has_an_end() -> None:
     assert largest is not None
     with pytest.raises(OutOfMemoryError, match="makes blocks of at most"):
         webgpu(memory=1 << 50).memory_type.allocate(largest + 1)
+
+
+def test_a_device_that_has_less_than_was_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's refusal names the bytes and what to do, and nothing counts as taken."""
+    import wgpu
+
+    backend = webgpu()
+
+    def full(**options: Any) -> None:
+        raise wgpu.GPUOutOfMemoryError("Out of Memory Error")
+
+    monkeypatch.setattr(backend.driver._device, "create_buffer", full)
+    with pytest.raises(OutOfMemoryError, match=r"webgpu: a buffer of 4096 bytes .*fewer layers"):
+        backend.memory_type.allocate(4096)
+    assert backend.memory_type.in_use == 0
 
 
 @pytest.mark.parametrize("n_gpu_layers", [0, 1, 99])

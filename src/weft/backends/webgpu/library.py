@@ -50,6 +50,8 @@ def guarded(what: str) -> Iterator[None]:
         yield
     except errors as error:
         why = said(error)
-        is_full = isinstance(error, MemoryError) or "not enough memory" in why.lower()
-        kind = OutOfMemoryError if is_full else DeviceError
-        raise kind(f"{what}: {why}") from error
+        full = (MemoryError, library().GPUOutOfMemoryError)
+        if isinstance(error, full) or "not enough memory" in why.lower():
+            less = "place fewer layers there, or use a smaller context"
+            raise OutOfMemoryError(f"{what}: {why}; {less}") from error
+        raise DeviceError(f"{what}: {why}") from error
