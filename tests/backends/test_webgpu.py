@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ from tests.backend_suite import BackendSuite, _alone
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
+from weft.backends import webgpu as webgpu_backends
 from weft.backends.cases import Case, all_cases
 from weft.backends.webgpu import devices, library
 from weft.errors import DeviceError, OutOfMemoryError
@@ -87,6 +89,30 @@ def test_bytes_that_are_no_words() -> None:
 def test_its_other_name() -> None:
     webgpu()
     assert make_backend("gpu").name == "webgpu"
+
+
+def test_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weft devices` says what a device has, and why one is unusable; `--json` has it as data."""
+    found = webgpu().device
+    limits = found.limits | {"max-storage-buffers-per-shader-stage": 7}
+    less = replace(found, number=1, features=(), limits=limits, vendor="Maker")
+    monkeypatch.setattr(webgpu_backends, "find_devices", lambda: (found, less))
+    info, poor = webgpu_backends.describe()
+    assert (info.name, info.available, info.why_not) == ("webgpu:0", True, "")
+    assert f"{found.name}, {found.vendor}, {found.interface}" in info.description
+    assert "memory not told" in info.description
+    data = json.loads(json.dumps(info.details))
+    assert data["memory"] is None and data["limits"]["buffer"] == found.max_buffer
+    assert data["features"]["int64"] == found.has_wide
+    assert (poor.name, poor.available) == ("webgpu:1", False)
+    assert "7 buffers" in poor.why_not and "no features" in poor.description
+    assert "Maker" in poor.description and not any(poor.details["features"].values())
+
+
+def test_makers() -> None:
+    assert devices._vendor({"vendor_id": 0x1002, "vendor": "radv"}) == "AMD"
+    assert devices._vendor({"vendor_id": 0x4711, "vendor": "odd"}) == "odd"
+    assert devices._vendor({"vendor_id": 0x4711, "vendor": ""}) == "maker 0x4711"
 
 
 def test_without_integers_of_64_bits() -> None:
