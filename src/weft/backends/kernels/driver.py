@@ -62,7 +62,7 @@ class KernelDriver:
         raise NotImplementedError
 
     def said(self, error: Exception) -> str:
-        """What an error of the library says, in a line."""
+        """The text of an error of the library, in a line."""
         return " ".join(str(error).split())
 
     # ---- memory ----------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Driver(KernelDriver):
         return guarded(what)
 
     def said(self, error: Exception) -> str:
-        """What an error of the library says, in a line."""
+        """The text of an error of the library, in a line."""
         return said(error)
 
     # ---- memory ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def library() -> Any:
 
 
 def said(error: Exception) -> str:
-    """What an error of the library says, in a line."""
+    """The text of an error of the library, in a line."""
     why = " ".join(str(error).split())[:500]
     if "device is lost" in why:
         return (
