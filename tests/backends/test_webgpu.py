@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from tests.backend_suite import KernelSuite, OtherFormats, TiledSuite, _alone
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
+from weft.backends import webgpu as webgpu_backends
 from weft.backends.cases import Case, all_cases
 from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.webgpu import devices, library
@@ -82,6 +85,30 @@ def test_its_other_name() -> None:
     assert make_backend("gpu").name == "webgpu"
 
 
+def test_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weft devices` says what a device has, and why one is unusable; `--json` has it as data."""
+    found = webgpu().device
+    limits = found.limits | {"max-storage-buffers-per-shader-stage": 7}
+    less = replace(found, number=1, features=(), limits=limits, vendor="Maker")
+    monkeypatch.setattr(webgpu_backends, "find_devices", lambda: (found, less))
+    info, poor = webgpu_backends.describe()
+    assert (info.name, info.available, info.why_not) == ("webgpu:0", True, "")
+    assert f"{found.name}, {found.vendor}, {found.interface}" in info.description
+    assert "memory not told" in info.description
+    data = json.loads(json.dumps(info.details))
+    assert data["memory"] is None and data["limits"]["buffer"] == found.max_buffer
+    assert data["features"]["int64"] == found.has_wide
+    assert (poor.name, poor.available) == ("webgpu:1", False)
+    assert "7 buffers" in poor.why_not and "no features" in poor.description
+    assert "Maker" in poor.description and not any(poor.details["features"].values())
+
+
+def test_makers() -> None:
+    assert devices._vendor({"vendor_id": 0x1002, "vendor": "radv"}) == "AMD"
+    assert devices._vendor({"vendor_id": 0x4711, "vendor": "odd"}) == "odd"
+    assert devices._vendor({"vendor_id": 0x4711, "vendor": ""}) == "maker 0x4711"
+
+
 def test_without_integers_of_64_bits() -> None:
     """Such integers are refused unless they are indices."""
     device = webgpu()
@@ -107,6 +134,21 @@ def test_memory_has_an_end() -> None:
     assert largest is not None
     with pytest.raises(OutOfMemoryError, match="makes blocks of at most"):
         webgpu(memory=1 << 50).memory_type.allocate(largest + 1)
+
+
+def test_a_device_that_has_less_than_was_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's refusal names the bytes and what to do, and nothing counts as taken."""
+    import wgpu
+
+    backend = webgpu()
+
+    def full(**options: Any) -> None:
+        raise wgpu.GPUOutOfMemoryError("Out of Memory Error")
+
+    monkeypatch.setattr(backend.driver._device, "create_buffer", full)
+    with pytest.raises(OutOfMemoryError, match=r"webgpu: a buffer of 4096 bytes .*fewer layers"):
+        backend.memory_type.allocate(4096)
+    assert backend.memory_type.in_use == 0
 
 
 @pytest.mark.parametrize("n_gpu_layers", [0, 1, 99])

@@ -135,7 +135,7 @@ class KernelExecutable:
             self._driver.flush()
             self._has_run = True
         except self._driver.errors as error:
-            why = " ".join(str(error).split())  # some libraries write several lines
+            why = self._driver.said(error)
             raise DeviceError(f"{self._driver.name}: {self._name(launched)}: {why}") from error
 
     def _start_graph(self) -> None:

@@ -19,7 +19,7 @@ from weft.backends.kernels.record import Kind
 from weft.backends.webgpu.arguments import Arguments
 from weft.backends.webgpu.devices import TIMES, WIDE, Found
 from weft.backends.webgpu.launches import Binder, Graph, encoding
-from weft.backends.webgpu.library import guarded, library
+from weft.backends.webgpu.library import guarded, library, said
 from weft.backends.webgpu.pipelines import Pipelines
 from weft.backends.webgpu.readback import Readback
 from weft.backends.webgpu.record import Timed, WebGPURecord
@@ -88,6 +88,10 @@ class Driver(KernelDriver):
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`."""
         return guarded(what)
+
+    def said(self, error: Exception) -> str:
+        """The text of an error of the library, in a line."""
+        return said(error)
 
     # ---- memory ----------------------------------------------------------------------------------
 
