@@ -17,8 +17,8 @@ PROMPT = "The capital of France is"
 
 @pytest.mark.parametrize("n", [15, 31])
 def test_layers_on_the_device(smollm: Path, n: int) -> None:
-    """Half of the layers, and all with the output. Devices keep activations in float32, the cpu does
-    when it is asked to; with its 8 bits, another text begins at token 4."""
+    """Half of the layers, and all with the output. Devices keep activations in float32, the cpu
+    does when it is asked to; with its 8 bits it writes another text."""
     device, texts = webgpu(), []
     for more in ({}, {"devices": [device, "cpu"], "n_gpu_layers": n}):
         options: dict[str, Any] = {"activations": "f32", **more}
