@@ -20,7 +20,7 @@ VECTORS = ROOT.parent / "shared" / "vectors"
 """The full golden vectors; a public clone does not have them."""
 PARTS = {
     "targets": "kernel targets beside the best of this machine, over all golden data",
-    "devices": "OpenCL devices and CUDA's kernels on their stand-in, at length",
+    "devices": "OpenCL and WebGPU devices and CUDA's kernels on their stand-in, at length",
     "models": "architectures, folders and towers, every scenario",
     "programs": "PyTorch's operator database and ExecuTorch's models",
     "faults": "kills, restarts, hostile input and long runs",
