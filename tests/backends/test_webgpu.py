@@ -204,7 +204,8 @@ def test_writes_are_not_kept_until_work_starts() -> None:
 
 def roots(device: Backend) -> weft.Session:
     y = g.sqrt(weft.input("x", (weft.Sym("n", 1, 64), 8))).as_output("y")
-    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], offload=True))
+    pins = {y: device}
+    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], policy="plan", assign=pins))
 
 
 def test_several_threads() -> None:
