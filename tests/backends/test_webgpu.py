@@ -73,7 +73,7 @@ def test_bytes_that_are_no_words() -> None:
     memory = webgpu().memory_type.allocate(64)
     want = np.zeros(64, np.uint8)
     rng = np.random.default_rng(3)
-    for start, n in ((1, 5), (8, 3), (13, 1), (17, 30), (62, 2)):
+    for start, n in ((1, 5), (8, 3), (13, 1), (17, 30), (62, 2), (8, 8), (45, 6), (30, 3)):
         data = rng.integers(1, 256, n, np.uint8)
         memory.write(start, data)
         want[start : start + n] = data

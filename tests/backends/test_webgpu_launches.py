@@ -225,3 +225,16 @@ def test_looking_for_devices_prints_nothing() -> None:
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_parts_of_words_do_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are written between them, and one over them."""
+    memory, want = webgpu().memory_type.allocate(2048), np.zeros(2048, np.uint8)
+    counted = Counted(monkeypatch)
+    rng = np.random.default_rng(5)
+    for start, n in ((1, 2), (1021, 7), (1040, 4), (3, 3), (1300, 5), (1304, 4), (2043, 5)):
+        data = rng.integers(1, 256, n, np.uint8)
+        memory.write(start, data)
+        want[start : start + n] = data
+    assert "map_async" not in counted.take()
+    np.testing.assert_array_equal(memory.read(0, 2048), want)

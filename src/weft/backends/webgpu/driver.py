@@ -106,7 +106,8 @@ class Driver(KernelDriver):
     def write(self, buffer: Any, offset: int, data: NDArray[np.uint8]) -> None:
         """Enqueues a copy from the host; `data` may change once this returns."""
         with self._lock, guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
-            if any(to is buffer for to, _ in self._edges):
+            begin, end = _words(offset, data.nbytes)
+            if any(to is buffer and begin <= e.offset < end for to, e in self._edges):
                 self._flush_all()
             self.flush()
             edges, start, data = split(offset, data)
