@@ -225,7 +225,7 @@ class KernelExecutable:
         self._bound = tuple(values[name] for name in self._symbols)
 
     def _affected(self, values: Mapping[str, int]) -> list[_Step]:
-        """The steps whose sizes may differ from those of the last run."""
+        """The steps whose sizes may have changed since the last run."""
         if self._bound is None:
             return self._steps
         pairs = zip(self._symbols, self._bound, strict=True)

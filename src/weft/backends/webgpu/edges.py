@@ -1,4 +1,4 @@
-"""Bytes that are no whole words: a kernel puts them into their word, beside what is there.
+"""Bytes within words: a kernel puts them into their word, beside what is there.
 
 The library copies whole words from the host. Reading a word back to fill it up would let the host
 wait for the device, e.g. for each mask of f16 with an odd number of elements."""
