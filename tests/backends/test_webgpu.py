@@ -69,7 +69,7 @@ def test_bytes_that_are_no_words() -> None:
     memory = webgpu().memory_type.allocate(64)
     want = np.zeros(64, np.uint8)
     rng = np.random.default_rng(3)
-    for start, n in ((1, 5), (8, 3), (13, 1), (17, 30), (62, 2)):
+    for start, n in ((1, 5), (8, 3), (13, 1), (17, 30), (62, 2), (8, 8), (45, 6), (30, 3)):
         data = rng.integers(1, 256, n, np.uint8)
         memory.write(start, data)
         want[start : start + n] = data
@@ -246,7 +246,8 @@ def test_writes_are_not_kept_until_work_starts() -> None:
 
 def roots(device: Backend) -> weft.Session:
     y = g.sqrt(weft.input("x", (weft.Sym("n", 1, 64), 8))).as_output("y")
-    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], offload=True))
+    pins = {y: device}
+    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], policy="plan", assign=pins))
 
 
 def test_several_threads() -> None:
