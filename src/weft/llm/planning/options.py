@@ -159,8 +159,8 @@ PLAN_OPTIONS: dict[str, Option] = {
         "defaults.",
     ),
     "activations": option(
-        "native", '"native" lets kernels quantize activations; "f32" keeps them in float32, on GPUs, '
-        'too; "bf16" '
+        "native", '"native" lets kernels quantize activations; "f32" keeps them in float32, on '
+        'GPUs, too; "bf16" '
         "computes prompts with f16 and f32 weights in bf16, which is faster and rounds to 8 "
         "bits, if the processor has bf16 dot products.", "--activations", ADVANCED,
         help="native: quantized if the weights are; f32: never quantized; bf16: like native, but "
