@@ -17,8 +17,9 @@ def runs(shown: str) -> list[list[str]]:
 
 
 def missing(shown: str, printed: str) -> str | None:
-    """The first run of lines of `shown` that does not follow in `printed`, or None."""
-    left = printed.splitlines()
+    """The first run of lines of `shown` that does not follow in `printed`, or None. Empty lines
+    count in neither."""
+    left = [line for line in printed.splitlines() if line.strip()]
     for run in runs(shown):
         starts = [i for i in range(len(left)) if left[i : i + len(run)] == run]
         if not starts:

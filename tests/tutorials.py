@@ -73,8 +73,8 @@ def run(page: str, folder: Path, environment: Mapping[str, str]) -> None:
 def _printed(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     """What commands print; each must succeed."""
     done = subprocess.run(
-        ["bash", "-e", "-c", command], cwd=folder, env=environment, text=True, capture_output=True,
-        check=False,
+        ["bash", "-e", "-c", command], cwd=folder, env=environment, text=True, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
