@@ -17,7 +17,7 @@ from tests.tutorials import NOT_RUN, STAYS, Block, blocks
 SPREAD = True
 FOLDER = ROOT / "docs/tutorials"
 PARTS = {
-    "agent": "models", "backend": "programs", "phone": "programs", "pytorch": "programs",
+    "agent": "models", "another-machine": "models", "backend": "programs", "phone": "programs", "pytorch": "programs",
     "small-machine": "models", "three-machines": "cluster",
 }  # fmt: skip
 """The part of `make test-all` in which a tutorial runs; the others run in `make test`."""
