@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import socket
 import sys
 from importlib.metadata import distributions
 from importlib.util import find_spec
@@ -17,8 +20,8 @@ from tests.tutorials import NOT_RUN, STAYS, Block, blocks
 SPREAD = True
 FOLDER = ROOT / "docs/tutorials"
 PARTS = {
-    "agent": "models", "another-machine": "models", "backend": "programs", "phone": "programs", "pytorch": "programs",
-    "small-machine": "models", "three-machines": "cluster",
+    "agent": "models", "another-machine": "models", "backend": "programs", "phone": "programs",
+    "pytorch": "programs", "small-machine": "models", "three-machines": "cluster",
 }  # fmt: skip
 """The part of `make test-all` in which a tutorial runs; the others run in `make test`."""
 NEEDS = {"agent": ("openai", "uvicorn", "llguidance"), "backend": ("scikit_build_core",),
@@ -48,7 +51,17 @@ def test_a_tutorial_runs(name: str, tmp_path: Path) -> None:
         pytest.skip("needs pip, which `make test` installs")
     work, packages = tmp_path / "work", tmp_path / "packages"
     work.mkdir()
-    tutorials.run((FOLDER / f"{name}.md").read_text("utf-8"), work, _environment(packages))
+    page = _with_free_ports((FOLDER / f"{name}.md").read_text("utf-8"))
+    tutorials.run(page, work, _environment(packages))
+
+
+def _with_free_ports(page: str) -> str:
+    """The page with other ports, so that it runs beside programs that have those of the page."""
+    with contextlib.ExitStack() as held:
+        for port in set(re.findall(r"127\.0\.0\.1:(\d{4})", page)):
+            listening = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            page = page.replace(port, str(listening.getsockname()[1]))
+    return page
 
 
 def _environment(packages: Path) -> dict[str, str]:
