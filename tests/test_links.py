@@ -70,7 +70,7 @@ def test_anchors_are_those_of_code_hosts(heading: str, anchor: str) -> None:
 def test_links_in_code_are_none() -> None:
     page = (
         "[a](b.md), `[c](d.md)`\n\n    [e](f.md)\n\n```\n[g](h.md)\n# i\n```\n\n"
-        "- j\n\n    [k](l.md#m)\n\n# n\n"
+        "- j\n\n    o\n    [k](l.md#m)\n\n# n\n"
     )
     assert links(page) == ["b.md", "l.md#m"]
     assert headings(page) == ["n"]

@@ -40,6 +40,11 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_post_build(config: Any) -> None:
+    """Leaves out the page that servers show for what they lack: its links begin at their root."""
+    (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turns links to files beside docs/ into links to their pages."""
     here = page.file.src_uri

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
 _LINK = re.compile(r"(\]\()([^()\s]+)(\))")
 _CODE = re.compile(r"(`+)(?:(?!`).)+?\1")
+_ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
 _HEADING = re.compile(r"^#{1,6} +(.*?) *#*$")
 
 
@@ -22,7 +23,7 @@ def slug(heading: str, separator: str = "-") -> str:
 def prose(text: str) -> Iterator[tuple[str, bool]]:
     """The lines of a page with their ends, and whether each is outside blocks of code."""
     fence = ""
-    before = ""
+    listed = False  # what is indented in a list is text
     for line in text.splitlines(keepends=True):
         mark = _FENCE.match(line)
         if mark and not fence:
@@ -33,9 +34,9 @@ def prose(text: str) -> Iterator[tuple[str, bool]]:
             if mark and mark[1].startswith(fence):
                 fence = ""
         else:
-            indented = line.startswith("    ") and not before.lstrip().startswith(("-", "*", "1"))
-            yield line, not indented
-        before = line if line.strip() else before
+            if line.strip() and not line.startswith("  "):
+                listed = bool(_ITEM.match(line))
+            yield line, listed or not line.startswith("    ")
 
 
 def headings(text: str) -> list[str]:
