@@ -227,6 +227,12 @@ class Driver(KernelDriver):
         with self._lock:
             self._encoding.encode(self._compute(), graph.dispatches)
 
+    def _compute(self) -> Any:
+        """The present compute pass."""
+        if self._pass is None:
+            self._pass = self._encode().begin_compute_pass()
+        return self._pass
+
     def _begin_pass(self) -> Timed | None:
         """A new pass with timestamps while recording; None otherwise."""
         if self.record is None:
