@@ -27,10 +27,10 @@ from weft.schedule.timing import work
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_K", "q6_K", "q5_K", "q5_0", "bf16", "mxfp4", "iq4_nl",
          "q2_K", "q3_K", "iq4_xs", "q4_1", "q5_1")  # fmt: skip
-"""Types of weights whose products are timed, those of most models first."""
+"""Types of weights whose products are timed, the usual ones first."""
 _LIMIT, _FIGURES = 60.0, 300
-"""Seconds after which nothing further is measured on a device, or the seconds of so many figures,
-if that is longer. An ordinary device has about 50."""
+"""Seconds after which nothing further is measured on a device, and the number of figures whose
+time replaces them where it is longer. An ordinary device has about 50 figures."""
 
 _CHAIN = 64
 _MIB = 1 << 20
