@@ -76,6 +76,8 @@ def test_unknown_options(device: OpenCLBackend) -> None:
         make_backend("opencl", n_threads=1)
     with pytest.raises(weft.ArgumentError, match=r"limits of .* no option"):
         make_backend("opencl", limits={"speed": 9})
+    with pytest.raises(weft.DeviceError, match="limits are 32; give sizes by name"):
+        make_backend("opencl", limits=32)
     with pytest.raises(weft.DeviceError, match="limit lanes is 3; it must be a power of two"):
         make_backend("opencl", limits={"lanes": 3})
 

@@ -267,7 +267,8 @@ def test_calibrate_and_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     assert process.returncode == 0, process.stderr
     assert f"speeds saved to {file}" in process.stderr and "measuring" not in process.stderr
-    head, *rows = process.stderr.splitlines()[1:4]
+    first, _, head, *rows = process.stderr.splitlines()[:5]
+    assert first == "reference, cpu: measured for about 60 s each at most (--limit)"
     assert head.startswith("device") and [r.split()[0] for r in rows] == ["reference", "cpu"]
     profile = load_profile(file)
     for device in profile.devices:

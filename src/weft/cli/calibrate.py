@@ -14,7 +14,7 @@ from weft.cli.console import StatusLine, device_list, say, wide
 from weft.cli.groups import Group, grouped
 from weft.cli.machine_options import MACHINE_OPTIONS, machines_of
 from weft.errors import ContextError
-from weft.execute.measure import measure_machine
+from weft.execute.measure import measure_machine, time_limit
 from weft.files import write_text
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.llm.planning.speed import kept_profile
@@ -48,6 +48,10 @@ class CalibrateFlags(Group):
     )
     threads: int | None = option(None, "CPU threads; default: cores.", "--threads -t")
     seconds: float = option(0.2, "How long each figure is measured.", metavar="SECONDS")
+    limit: float | None = option(
+        None, "Begin no further figure of a device after this time; default: 60, more for longer "
+        "--seconds.", metavar="SECONDS",
+    )  # fmt: skip
 
 
 @grouped
@@ -56,17 +60,21 @@ def calibrate(own: CalibrateFlags) -> None:
     --machines or --ray: on all workers and between them, for `weft explain --machines FILE`."""
     if not 0 < own.seconds <= _LONGEST:
         raise ContextError(f"--seconds is {own.seconds:g}; it must be above 0, at most {_LONGEST}")
+    limit = time_limit(own.seconds) if own.limit is None else own.limit
+    if not limit > 0:
+        raise ContextError(f"--limit is {limit:g}; it must be above 0 seconds")
     names = _all_devices() if own.devices is None else device_list(own.devices)
     backends = [
         make_backend(name, **({"n_threads": own.threads} if name == "cpu" and own.threads else {}))
         for name in names
     ]
     others = machines_of(own.machines, own.ray, own.machine_key_file)
+    say(f"{', '.join(names)}: measured for about {limit:g} s each at most (--limit)")
     with StatusLine() as status:
         if others.get("machines"):
-            machine = _with_machines(others, backends, own.seconds, status)
+            machine = _with_machines(others, backends, own.seconds, status, limit)
         else:
-            machine = measure_machine(backends, own.seconds, status)
+            machine = measure_machine(backends, own.seconds, status, limit)
     if own.devices is None and own.threads is None and not others:
         kept_profile().parent.mkdir(parents=True, exist_ok=True)
         write_text(kept_profile(), replace(machine, name=machine_name()).to_toml())
@@ -75,6 +83,8 @@ def calibrate(own: CalibrateFlags) -> None:
     if own.save is None:
         print(text, end="")
         return
+    for line in machine.sources[1:]:
+        say(line)
     write_text(own.save, text)
     _print_figures(machine)
     _print_links(machine)
@@ -82,7 +92,11 @@ def calibrate(own: CalibrateFlags) -> None:
 
 
 def _with_machines(
-    others: dict[str, Any], backends: list[Backend], seconds: float, status: StatusLine
+    others: dict[str, Any],
+    backends: list[Backend],
+    seconds: float,
+    status: StatusLine,
+    limit: float,
 ) -> Profile:
     """Measures the workers that `--machines` or `--ray` means, this machine, and the links."""
     from weft.backends.remote.group import machine_group
@@ -91,7 +105,7 @@ def _with_machines(
     key = others.get("machine_key")
     group = machine_group(others["machines"], key)
     try:
-        return measure_group(group, backends, seconds, status)
+        return measure_group(group, backends, seconds, status, limit)
     finally:
         group.close()
 

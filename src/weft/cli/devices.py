@@ -12,7 +12,7 @@ from rich.table import Table
 from weft.backends import known_backends
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.backends.cpu.record import verdicts
-from weft.cli.console import device_list, wide
+from weft.cli.console import StatusLine, device_list, wide
 from weft.cli.doctor import used_target
 from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
 from weft.errors import DeviceError
@@ -105,7 +105,10 @@ def print_devices(peaks: Peaks | None = None) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("device", "state", "about"):
         table.add_column(column)
-    for device in known_backends():
+    with StatusLine() as status:
+        status("trying devices; the first time, the compiler of a driver may take a minute")
+        found = known_backends()
+    for device in found:
         state = "ready" if device.available else "unusable"
         about = ": ".join(part for part in (device.description, device.why_not) if part)
         table.add_row(device.name, state, about.replace("[", r"\["))

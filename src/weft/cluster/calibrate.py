@@ -57,9 +57,11 @@ def answer_measure(
     early where the client is gone. `room` are the bytes that this machine may lend."""
     seconds = header.get("seconds")
     seconds = float(seconds) if isinstance(seconds, int | float) else 0.2
+    limit = header.get("limit")
     profile = measure_machine(
-        list(backends), min(max(seconds, 0.01), 60.0), lambda text: link.send({"progress": text})
-    )
+        list(backends), min(max(seconds, 0.01), 60.0), lambda text: link.send({"progress": text}),
+        float(limit) if isinstance(limit, int | float) else None,
+    )  # fmt: skip
     memories = {
         name: replace(memory, size=room if memory.size is None else memory.size)
         for name, memory in profile.memories.items()
@@ -71,10 +73,15 @@ def answer_measure(
 
 
 def measure_group(
-    group: MachineGroup, here: Sequence[Backend], seconds: float, progress: Progress
+    group: MachineGroup,
+    here: Sequence[Backend],
+    seconds: float,
+    progress: Progress,
+    limit: float | None = None,
 ) -> Profile:
     """The profile of the workers of a group and of the devices of this process, each figure
-    measured for `seconds`.
+    measured for `seconds`, and none begun after `limit` seconds on a device (default:
+    `measure.time_limit`).
 
     Workers measure one after the other, so that several on one machine do not disturb one another.
     Raises LinkError naming a worker that cannot be reached, WeftError for one that cannot
@@ -83,8 +90,8 @@ def measure_group(
     names = list(dict.fromkeys(d.name.rpartition("/")[0] for d in group.devices()))
     profiles: dict[str, Profile] = {}
     for name, machine in zip(names, machines, strict=True):
-        profiles[name] = _measured_there(name, machine, seconds, progress)
-    own = measure_machine(list(here), seconds, progress)
+        profiles[name] = _measured_there(name, machine, seconds, progress, limit)
+    own = measure_machine(list(here), seconds, progress, limit)
     own = _sized(own)
     blocks = {
         name: next(d for d in group.devices() if d.machine is machine).buffer_type
@@ -115,10 +122,12 @@ def _sized(profile: Profile) -> Profile:
     return replace(profile, memories=memories)
 
 
-def _measured_there(name: str, machine: Machine, seconds: float, progress: Progress) -> Profile:
+def _measured_there(
+    name: str, machine: Machine, seconds: float, progress: Progress, limit: float | None
+) -> Profile:
     link = connect(machine.address, key=machine.key, facts=machine.stamp())
     try:
-        link.send({"hello": _HELLO, "seconds": seconds})
+        link.send({"hello": _HELLO, "seconds": seconds, "limit": limit})
         while True:
             header, _ = link.receive(_SILENCE + 20 * seconds)
             if "progress" in header:

@@ -6,6 +6,7 @@ best of several runs, because disturbances only make a run slower.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
@@ -24,24 +25,41 @@ from weft.graph.tensor import Buffer, Tensor
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
 from weft.schedule.timing import work
 
-TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
-         "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4")  # fmt: skip
-"""Types of weights whose products are timed."""
+TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_K", "q6_K", "q5_K", "q5_0", "bf16", "mxfp4", "iq4_nl",
+         "q2_K", "q3_K", "iq4_xs", "q4_1", "q5_1")  # fmt: skip
+"""Types of weights whose products are timed, the usual ones first."""
+_LIMIT, _FIGURES = 60.0, 300
+"""Seconds after which nothing further is measured on a device, and the number of figures whose
+time replaces them where it is longer. An ordinary device has about 50 figures."""
 
 _CHAIN = 64
-_BEYOND_CACHES = 128 << 20
-"""Bytes of a matrix that has to be read from memory each time, as weights have."""
 _MIB = 1 << 20
+_BEYOND_CACHES = 128 * _MIB
+"""Bytes of a matrix that has to be read from memory each time, as weights have."""
+_FIRST = 4 * _MIB
+"""Bytes of a matrix that shows whether a device is slow."""
+_FEW, _MANY = 8, 128
+"""Columns of the products that are timed: on slow devices, and first on others."""
 _LONG = 0.5
 """Seconds of a run from which on a device is slow: it is given less to do."""
 _COLUMNS = tuple(1 << i for i in range(11))
 """Numbers of columns for which sending a weight is compared with using it on the host."""
 
 
+def time_limit(seconds: float) -> float:
+    """The seconds after which nothing further is measured on a device, if each figure takes
+    `seconds`."""
+    return max(_LIMIT, _FIGURES * seconds)
+
+
 class _Bench:
     """Times graphs on a device, with all inputs in its memory."""
 
-    def __init__(self, backend: Backend, others: Sequence[Backend], seconds: float) -> None:
+    def __init__(
+        self, backend: Backend, others: Sequence[Backend], seconds: float, limit: float = math.inf
+    ) -> None:
+        """Each figure is measured for `seconds`, and none begins after `limit` seconds."""
+        self._end = perf_counter() + limit
         self.backend = backend
         self._devices = [backend, *others]
         self._seconds = seconds
@@ -58,6 +76,11 @@ class _Bench:
         data = np.ascontiguousarray(np.repeat(row.reshape(1, -1), rows, axis=0))
         buffer = Buffer("weights", self.backend.buffer_type, data)
         return Tensor(dtype, (*ne, *[1] * (4 - len(ne))), name="x", buffer=buffer)  # type: ignore[arg-type]
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further figure is to be measured."""
+        return perf_counter() >= self._end
 
     def runs(self, node: Tensor) -> bool:
         """True if the device supports a node."""
@@ -99,10 +122,23 @@ def measure_device(
     memory: str,
     seconds: float,
     progress: Callable[[str], None],
-) -> DeviceProfile:
-    """Measures a device, each figure for `seconds`. `others` are the devices behind it in the list,
-    a cpu last (none for the cpu itself). `progress` is called with a text for each measurement."""
-    bench = _Bench(backend, others, seconds)
+    limit: float,
+) -> tuple[DeviceProfile, list[str]]:
+    """Measures a device, each figure for `seconds`; returns what is known, and the names of the
+    figures that were left out, since `limit` seconds were over.
+
+    `others` are the devices behind it in the list, a cpu last (none for the cpu itself). `progress`
+    is called with a text for each measurement. What has no figure counts as products with f32."""
+    bench = _Bench(backend, others, seconds, limit)
+    left_out: list[str] = []
+
+    def measured(what: str, measure: Callable[[], float]) -> float | None:
+        if bench.is_over:
+            left_out.append(what)
+            return None
+        progress(what)
+        return measure()
+
     samples = _samples(bench)
     refuses = tuple(name for name, node in samples.items() if not bench.runs(node))
     launch = start = 0.0
@@ -111,23 +147,32 @@ def measure_device(
         launch, start = _launch(bench)
     overhead = start + launch
     progress("bandwidth")
-    bandwidth = max(_bandwidths(bench, overhead))
-    flops = dict(_products(bench, overhead, progress))
-    if "SOFT_MAX" not in refuses:
-        flops["vector"] = _rate(bench, samples["SOFT_MAX"], overhead)
-    flops["default"] = flops.get("f32", min(flops.values()))
-    op_flops = {}
-    if "FLASH_ATTN_EXT" not in refuses:
-        progress("attention")
-        op_flops["FLASH_ATTN_EXT"] = _rate(bench, samples["FLASH_ATTN_EXT"], overhead)
-    offload_from = None
+    is_slow = _is_slow(bench)
+    bandwidth = max(_bandwidths(bench, overhead, is_slow=is_slow))
+    usual = {"softmax": "SOFT_MAX", "attention": "FLASH_ATTN_EXT"}
+    rates = {
+        op: measured(what, lambda op=op: _rate(bench, samples[op], overhead))  # type: ignore[misc]
+        for what, op in usual.items()
+        if op not in refuses
+    }
+    vector, attention = (rates.get(op) for op in usual.values())
+    op_flops = {} if attention is None else {"FLASH_ATTN_EXT": attention}
+    least = None
     if others and backend.buffer_type is not others[-1].buffer_type:
-        progress("weights sent for each batch")
-        offload_from = measure_offload(backend, others[-1], seconds)
-    return DeviceProfile(
+        least = measured(
+            "weights sent for each batch", lambda: measure_offload(backend, others[-1], seconds)
+        )
+    offload_from = None if least is None else int(least)
+    columns = _FEW if is_slow else _MANY
+    flops = _products(bench, columns, overhead, progress, left_out)
+    if vector is not None:
+        flops["vector"] = vector
+    flops["default"] = flops.get("f32", min(flops.values()))
+    device = DeviceProfile(
         backend.name, backend.kind, memory, bandwidth, flops, launch, start, op_flops,
         refuses=refuses, offload_from=offload_from,
     )  # fmt: skip
+    return device, left_out
 
 
 def measure_offload(backend: Backend, host: Backend, seconds: float) -> int:
@@ -191,25 +236,45 @@ def _launch(bench: _Bench) -> tuple[float, float]:
     return launch, max(one - launch, 0.0)
 
 
-def _bandwidths(bench: _Bench, overhead: float) -> Iterator[float]:
-    """Yields the bytes per second of matrix times vector, which reads weights, and of a copy."""
-    for name in ("f32", "f16", "q8_0"):
-        dtype = find_dtype(name)
-        rows = _BEYOND_CACHES // dtype.row_bytes(4096)
-        node = G.mul_mat(bench.leaf(dtype, 4096, rows), bench.leaf(find_dtype("f32"), 4096, 1))
-        if bench.runs(node):
-            yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
+def _is_slow(bench: _Bench) -> bool:
+    """True if a device needs long for a matrix beyond caches times a vector, judged by a small
+    one."""
+    node = _times_vector(bench, "f32", _FIRST)
+    return bench.runs(node) and bench.seconds(node) * (_BEYOND_CACHES / _FIRST) > _LONG
+
+
+def _bandwidths(bench: _Bench, overhead: float, *, is_slow: bool) -> Iterator[float]:
+    """Yields the bytes per second of matrix times vector, which reads weights, and of a copy; on a
+    slow device of fewer bytes, and after the limit of time of a copy alone."""
     f32 = find_dtype("f32")
-    node = G.scale(bench.leaf(f32, 4096, _BEYOND_CACHES // (4 * 4096)), 2.0)
+    size = _FIRST if is_slow else _BEYOND_CACHES  # a slow device does not wait for memory
+    for name in ("f32", "f16", "q8_0"):
+        node = _times_vector(bench, name, size)
+        if bench.runs(node) and not bench.is_over:
+            yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
+    node = G.scale(bench.leaf(f32, 4096, size // (4 * 4096)), 2.0)
     if not bench.runs(node):  # the device has products only; a few columns come nearest to a copy
         node = G.mul_mat(bench.leaf(f32, 4096, 4096), bench.leaf(f32, 4096, 64))
     yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
 
 
+def _times_vector(bench: _Bench, name: str, size: int) -> Tensor:
+    """A matrix of a type, of `size` bytes, times a vector."""
+    dtype = find_dtype(name)
+    rows = size // dtype.row_bytes(4096)
+    return G.mul_mat(bench.leaf(dtype, 4096, rows), bench.leaf(find_dtype("f32"), 4096, 1))
+
+
 def _products(
-    bench: _Bench, overhead: float, progress: Callable[[str], None]
-) -> Iterator[tuple[str, float]]:
-    columns = 128
+    bench: _Bench,
+    columns: int,
+    overhead: float,
+    progress: Callable[[str], None],
+    left_out: list[str],
+) -> dict[str, float]:
+    """The operations per second of products for each type of weights; adds the types for which
+    there was no time to `left_out`. The first has its figure always."""
+    rates = dict[str, float]()
     for name in TYPES:
         dtype = find_dtype(name)
         if dtype.block > 1 and not quants.can_encode(dtype):
@@ -217,12 +282,17 @@ def _products(
         node = G.mul_mat(
             bench.leaf(dtype, 2048, 2048), bench.leaf(find_dtype("f32"), 2048, columns)
         )
-        if bench.runs(node):
-            progress(f"products of {name}")
-            seconds = bench.seconds(node)
-            yield name, work(node, {}).flops / max(seconds - overhead, 1e-9)
-            if seconds > _LONG:
-                columns = max(8, columns // 4)
+        if not bench.runs(node):
+            continue
+        if rates and bench.is_over:
+            left_out.append(f"products of {name}")
+            continue
+        progress(f"products of {name}")
+        seconds = bench.seconds(node)
+        rates[name] = work(node, {}).flops / max(seconds - overhead, 1e-9)
+        if seconds > _LONG:
+            columns = max(_FEW, columns // 4)
+    return rates
 
 
 def _rate(bench: _Bench, node: Tensor, overhead: float) -> float:
@@ -255,14 +325,20 @@ def measure_link(memory: BufferType, seconds: float) -> tuple[LinkProfile, LinkP
 
 
 def measure_machine(
-    backends: list[Backend], seconds: float, progress: Callable[[str], None]
+    backends: list[Backend],
+    seconds: float,
+    progress: Callable[[str], None],
+    limit: float | None = None,
 ) -> Profile:
     """Measures the profile of the devices; the preferred one is first, a cpu last. `progress` is
-    called with a text for each measurement."""
+    called with a text for each measurement. On each device nothing is begun after `limit` seconds
+    (default: `time_limit`); the profile's sources name what that left out."""
+    limit = time_limit(seconds) if limit is None else limit
     host = backends[-1].buffer_type
     memories: dict[str, MemoryProfile] = {}
     links: dict[tuple[str, str], LinkProfile] = {}
     profiles: list[DeviceProfile] = []
+    sources = [f"measured by weft calibrate on {platform.machine()} {platform.system()}"]
     for backend in backends:
         own = backend.buffer_type
         if own.name not in memories:
@@ -278,6 +354,10 @@ def measure_machine(
             progress(f"measuring {name}: {what}")
 
         others = [] if backend is backends[-1] else [backends[-1]]
-        profiles.append(measure_device(backend, others, own.name, seconds, show))
-    about = f"measured by weft calibrate on {platform.machine()} {platform.system()}"
-    return Profile(platform.machine(), tuple(profiles), memories, links, (about,))
+        profile, left_out = measure_device(backend, others, own.name, seconds, show, limit)
+        profiles.append(profile)
+        if left_out:
+            sources.append(
+                f"{backend.name}: not measured within {limit:g} s: {', '.join(left_out)}"
+            )
+    return Profile(platform.machine(), tuple(profiles), memories, links, tuple(sources))

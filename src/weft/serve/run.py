@@ -93,10 +93,12 @@ class _Server(uvicorn.Server):
         """The first signal gives texts their time to end, the second ends them at once."""
         again = self.should_exit
         super().handle_exit(sig, frame)
-        if not again and self._loop and sig != signal.SIGINT:  # who typed Ctrl-C knows
+        waits = bool(self.server_state.tasks)  # who typed Ctrl-C knows, except why it takes long
+        if not again and self._loop and (waits or sig != signal.SIGINT):
             self._loop.call_soon_threadsafe(
-                logger.info, "%s: stops; open requests have %g seconds", signal.Signals(sig).name,
-                self._service.options.grace,
+                logger.info,
+                "%s: stops; open requests have %g seconds (a second signal ends them at once)",
+                signal.Signals(sig).name, self._service.options.grace,
             )  # fmt: skip
         if again and not self._hurries:
             self._hurries = self.force_exit = True

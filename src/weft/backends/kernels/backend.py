@@ -188,6 +188,10 @@ class KernelBackend(BackendBase):
 
 
 def _limits(name: str, limits: Limits, changed: Mapping[str, Any]) -> Limits:
+    if not isinstance(changed, Mapping):
+        raise DeviceError(
+            f"{name}: limits are {changed!r}; give sizes by name, e.g. {{'tile': 32}}"
+        )
     require_options(f"limits of {name}", changed, [field.name for field in fields(Limits)])
     limits = replace(limits, **changed)
     for what in ("lanes", "row_items"):  # sums over them halve the group repeatedly

@@ -14,8 +14,11 @@ from weft.errors import DeviceError, OutOfMemoryError
 @cache
 def library() -> Any:
     """The module `wgpu`; raises DeviceError with the extra when it, or the parser of kernels, is
-    missing or broken."""
-    if not os.environ.get("XDG_RUNTIME_DIR"):  # no screen, of which a layer of Mesa would complain
+    missing or broken.
+
+    Where there is no desktop, Mesa's layer that puts the desktop's GPU first is left out, since it
+    prints an error for each device."""
+    if not os.environ.get("XDG_RUNTIME_DIR"):
         os.environ.setdefault("NODEVICE_SELECT", "1")
     try:
         import pycparser  # noqa: F401 - translates kernels, of which the cache may have none
@@ -33,12 +36,7 @@ def library() -> Any:
 
 def _restrict() -> None:
     """Lets wgpu look for devices of Metal, Vulkan and Direct3D 12 only: asking OpenGL takes a
-    second, and its devices are not used.
-
-    Where there is no desktop, Mesa's layer that puts the desktop's GPU first is left out, since it
-    prints an error for each device."""
-    if not os.environ.get("XDG_RUNTIME_DIR"):
-        os.environ.setdefault("NODEVICE_SELECT", "1")
+    second, and its devices are not used."""
     try:
         from wgpu.backends.wgpu_native.extras import set_instance_extras
 

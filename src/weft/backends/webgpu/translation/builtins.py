@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from weft.backends.webgpu.translation.expressions import Expressions
 from weft.backends.webgpu.translation.helpers import C_NAMES, SAME_NAMES
 from weft.backends.webgpu.translation.types import (
     BOOL,
@@ -24,14 +23,16 @@ from weft.backends.webgpu.translation.types import (
     number,
     parts,
 )
+from weft.backends.webgpu.translation.values import Values
 
 _PLACES = {"get_global_id": "global_id", "get_local_id": "local_id", "get_group_id": "group_id"}
 _TESTS = ("isfinite", "isinf", "isnan")
 _TYPES = r"(u?char|u?short|u?int|u?long|float)(\d*)"
 
 
-def built_in(own: Expressions, name: str, nodes: Sequence[Any]) -> Value:
-    """A call of a function of OpenCL. Raises TranslationError for one that is not known."""
+def built_in(own: Values, name: str, nodes: Sequence[Any], values: list[Value]) -> Value:
+    """A call of a function of OpenCL with the values of its arguments, which `nodes` are. Raises
+    TranslationError for one that is not known."""
     if name in _PLACES:
         return Value(f"i32({_PLACES[name]}[{own.module.constant(nodes[0])}])", INT)
     if name == "get_local_size":
@@ -40,7 +41,6 @@ def built_in(own: Expressions, name: str, nodes: Sequence[Any]) -> Value:
         fence = own.module.constant(nodes[0]) & 2
         own.emit("workgroupBarrier();" + (" storageBarrier();" if fence else ""))
         return Value("", None)
-    values = [own.value(node) for node in nodes]
     memory = re.fullmatch(r"v(load|store)(_half)?(\d*)(_rte)?", name)
     if memory is not None:
         base, n = "half" if memory[2] else "", int(memory[3] or 1)
@@ -56,13 +56,13 @@ def built_in(own: Expressions, name: str, nodes: Sequence[Any]) -> Value:
     return _computed(own, name, values)
 
 
-def _type(own: Expressions, base: str, n: str) -> Number:
+def _type(own: Values, base: str, n: str) -> Number:
     if base in ("long", "ulong") and not own.module.wide:
         base = f"narrow_{base}"
     return Number(base, int(n or 1))
 
 
-def _computed(own: Expressions, name: str, values: list[Value]) -> Value:
+def _computed(own: Values, name: str, values: list[Value]) -> Value:
     types = [number(value.type) for value in values]
     if name in ("min", "max"):
         type_ = common(*types)
@@ -100,7 +100,7 @@ def _computed(own: Expressions, name: str, values: list[Value]) -> Value:
 # **** memory ****
 
 
-def _load(own: Expressions, offset: Value, pointer: Value, base: str, n: int) -> Value:
+def _load(own: Values, offset: Value, pointer: Value, base: str, n: int) -> Value:
     """vloadN and vload_halfN."""
     at = own.convert(offset, INT).code
     if isinstance(pointer.type, Reference) and base == "half":  # of a variable that has its bits
@@ -126,9 +126,7 @@ def _load(own: Expressions, offset: Value, pointer: Value, base: str, n: int) ->
     return own.loaded(own.moved(place, at))
 
 
-def _store(
-    own: Expressions, value: Value, offset: Value, pointer: Value, base: str, n: int
-) -> Value:
+def _store(own: Values, value: Value, offset: Value, pointer: Value, base: str, n: int) -> Value:
     """vstoreN and vstore_half."""
     at = own.convert(offset, INT).code
     if isinstance(pointer.type, Reference) and base == "half":
@@ -147,7 +145,7 @@ def _store(
 # **** bits ****
 
 
-def _bits(own: Expressions, value: Value, to: Number) -> Value:
+def _bits(own: Values, value: Value, to: Number) -> Value:
     """as_TYPE: the same bits as another type."""
     have, module = number(value.type), own.module
     if have.n == to.n:
@@ -176,7 +174,7 @@ def _bits(own: Expressions, value: Value, to: Number) -> Value:
     raise TranslationError(f"the bits of {have} as {to}")
 
 
-def _same_bits(own: Expressions, code: str, have: Number, to: Number) -> str:
+def _same_bits(own: Values, code: str, have: Number, to: Number) -> str:
     if BYTES[have.base] == 1 and BYTES[to.base] == 1 and have.kind != to.kind:
         name = f"as_{to.base}{to.n}"
         if not to.is_signed or to.n < 4:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from weft.backends.webgpu.translation.builtins import built_in
 from weft.backends.webgpu.translation.expressions import Expressions
-from weft.backends.webgpu.translation.memory import element, from_arguments, store
+from weft.backends.webgpu.translation.memory import from_arguments
 from weft.backends.webgpu.translation.types import (
-    FLOAT,
     INT,
     QUAD,
     Array,
@@ -21,7 +18,6 @@ from weft.backends.webgpu.translation.types import (
     TranslationError,
     Type,
     Value,
-    number,
     wgsl,
 )
 
@@ -79,10 +75,6 @@ class Function(Expressions):
                 self.emit("return nothing;")
         body = "\n".join(self.lines)
         return f"fn {name}({', '.join(params)}){arrow} {{\n{body}\n}}", self._result
-
-    def built_in(self, name: str, nodes: Sequence[Any]) -> Value:
-        """A call of a function of OpenCL."""
-        return built_in(self, name, nodes)
 
     # ---- statements ------------------------------------------------------------------------------
 
@@ -263,65 +255,3 @@ class Function(Expressions):
 
     def _do_Assignment(self, node: Any) -> None:
         self.assign(node)
-
-    def assign(self, node: Any) -> None:
-        """Translates an assignment."""
-        value, op = self.value(node.rvalue), node.op[:-1]
-        self._set(node.lvalue, self.binary(op, self.value(node.lvalue), value) if op else value)
-
-    def _set(self, target: Any, value: Value) -> None:
-        kind = type(target).__name__
-        if kind == "UnaryOp" and target.op == "*":
-            self.put(self.value(target.expr), value)
-            return
-        if kind == "ArrayRef":
-            base, index = self.value(target.name), self.index(target.subscript)
-            if isinstance(base.type, Pointer):
-                self.put(self.moved(base, index), value)
-                return
-            if isinstance(base.type, Array):
-                self._set_element(target, base, index, value)
-                return
-        have = self.value(target)
-        if isinstance(have.type, Pointer) and isinstance(value.type, Pointer):
-            if have.type.at and have.type.at != value.type.at:
-                raise TranslationError(f"{target.coord}: {have.code} points into two buffers")
-            if kind == "ID":
-                self._found(target.name, Value(have.code, Pointer(have.type.to, value.type.at)))
-        self.emit(f"{have.code} = {self.convert(value, have.type).code};")
-
-    def _set_element(self, target: Any, base: Value, index: str, value: Value) -> None:
-        assert isinstance(base.type, Array)
-        of = base.type.of
-        if isinstance(of, Pointer) and isinstance(value.type, Pointer) and not of.at:
-            of = Pointer(of.to, value.type.at)  # all its elements point into one buffer
-            self._found(target.name.name, Value(base.code, Array(of, base.type.n)))
-        self.emit(f"{base.code}[{index}] = {self.convert(value, of).code};")
-
-    def _found(self, name: str, value: Value) -> None:
-        """Replaces what is known of a variable."""
-        for scope in reversed(self.scopes):
-            if name in scope:
-                scope[name] = value
-                return
-
-    def put(self, pointer: Value, value: Value) -> None:
-        """Writes a value to where a pointer points."""
-        if isinstance(pointer.type, Reference):
-            self.emit(f"*({pointer.code}) = {self.convert(value, pointer.type.to).code};")
-            return
-        if not isinstance(pointer.type, Pointer):
-            raise TranslationError(f"{pointer.type} is written to")
-        to = pointer.type.to
-        value = self.convert(value, FLOAT if to.base == "half" else to)
-        for line in store(self.module, pointer.type, pointer.code, value):
-            self.emit(line)
-
-    def put_elements(self, array: Value, at: str, value: Value) -> None:
-        """Writes a vector to elements of an array of the function."""
-        type_ = number(value.type)
-        self.emit("{")
-        self.emit(f"  let v = {value.code}; let at = {at};")
-        for i in range(type_.n):
-            self.emit(f"  {array.code}[at + {i}] = v{element(type_, i)};")
-        self.emit("}")

@@ -48,7 +48,7 @@ class Translation(Source):
         if found is None:
             unique = f"{name}_{len(self._translated)}"
             self._translated[key] = unique, None  # it does not call itself
-            code, result = Function(self).function(self.functions[name], types, unique)
+            code, result = Function(self, self.call).function(self.functions[name], types, unique)
             self._code.append(code)
             found = self._translated[key] = unique, result
         return found
@@ -57,7 +57,7 @@ class Translation(Source):
         """The module with a kernel as `main`."""
         if name not in self.functions:
             raise TranslationError(f"there is no kernel {name}")
-        body, n = Function(self).kernel(self.functions[name])
+        body, n = Function(self, self.call).kernel(self.functions[name])
         x, y, z = self.group
         size = f"vec3<u32>({x}u, {y}u, {z}u)"
         main = f"""@compute @workgroup_size({x}, {y}, {z})

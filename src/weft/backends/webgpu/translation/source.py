@@ -190,10 +190,6 @@ class Source:
         self.helpers.setdefault(name, code)
         return name
 
-    def call(self, name: str, types: tuple[Type, ...]) -> tuple[str, Type]:
-        """The name and the type of a function of the source for arguments of these types."""
-        raise NotImplementedError
-
 
 def _plain(node: Any) -> float:
     """The value of a number, perhaps with a sign."""
