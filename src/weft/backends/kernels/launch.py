@@ -47,9 +47,36 @@ class View:
         """Product of the sizes."""
         return prod(self.ne)
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The places in the buffer where its bytes begin and end."""
+        if 0 in self.ne:
+            return self.at, self.at
+        counts = (self.ne[0] // self.dtype.block, *self.ne[1:])
+        steps = [nb * (n - 1) for n, nb in zip(counts, self.nb, strict=True)]
+        begin = self.at + sum(step for step in steps if step < 0)
+        return begin, self.at + sum(step for step in steps if step > 0) + self.dtype.bytes
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes from the first to the last, with the gaps between rows."""
+        begin, end = self.extent
+        return end - begin
+
     def part(self, ne: Sizes, nb: Sizes, offset: int) -> View:
         """Another view of the same buffer, `offset` bytes further on."""
         return View(self.dtype, ne, nb, self.at + offset, self.buffer, self.name)
+
+    def rows(self, first: int, n: int) -> View:
+        """`n` rows of a matrix, or those that there are from `first` on."""
+        n = min(n, self.ne[1] - first)
+        return self.part((self.ne[0], n, *self.ne[2:]), self.nb, first * self.nb[1])
+
+    def rows_in(self, nbytes: int) -> int:
+        """The number of rows of a matrix that have at most `nbytes` together, at least 1."""
+        if self.nbytes <= nbytes:
+            return self.ne[1]
+        return max(1, (nbytes - self.rows(0, 1).nbytes) // self.nb[1] + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +108,8 @@ class Limits:
     part_cells: int = 0
     """Cells of a part of a cache in attention of few queries, whose parts are computed side by
     side. 0: a group computes each query alone, as suits processors."""
+    binding: int = 0
+    """The most bytes of a tensor that a kernel may have, where buffers may have more; 0: all."""
     max_groups: int = 65_535
     """Groups along the second and third dimension that a device takes at once. OpenCL has no query
     for it; this is the limit of the most limited hardware."""
