@@ -292,6 +292,29 @@ def test_weights_larger_than_a_binding(monkeypatch: pytest.MonkeyPatch, dtype: s
         products(device, dtype, rows, [1, 701])
 
 
+def test_experts_larger_than_a_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch computes the slots whose experts its part of the weights has."""
+    rng = np.random.default_rng(8)
+    weights = quants.to_storage(rng.normal(size=(9, 96, 256)).astype(np.float32), "q4_0")
+    x, ids = weft.input("x", (5, 1, 256)), weft.input("ids", (5, 4), "i32")
+    y = g.mul_mat_id(g.constant(weights, "experts", "q4_0"), x, ids).as_output("y")
+    feed = {
+        "x": rng.normal(size=(5, 1, 256)).astype(np.float32),
+        "ids": np.array([[0, 8, 3, 4], [5, 6, 7, 8], [1, 2, 2, 1], [8, 0, 8, 0], [4, 3, 6, 5]]),
+    }
+
+    def computed(device: Backend, ids: Any) -> Any:
+        program = weft.compile(weft.Graph(y), [device, "cpu"], policy="plan", assign={y: device})
+        return weft.Session(program).run(feed | {"ids": ids.astype(np.int32)})["y"]
+
+    want = computed(webgpu(), feed["ids"])
+    limited(monkeypatch, max_storage_buffer_binding_size=BINDING)
+    device = webgpu(planes=True, activations="f32")
+    np.testing.assert_array_equal(computed(device, feed["ids"]), want)
+    with pytest.raises(DeviceError, match=r"MUL_MAT_ID.*index 9 is outside 0\.\.8"):
+        computed(device, feed["ids"] + 1)
+
+
 def test_results_larger_than_a_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that fit stay in planes, where bytes of activations meet them, and the columns are
     cut."""
@@ -334,9 +357,8 @@ def test_tensors_that_stay_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.supports_op(fits)
     why = device.supports_op(large).why
     assert f"{4 * n} bytes of a buffer at once" in why and f"at most {4 * n - 256}" in why
-    experts = g.constant(np.zeros((4, 80, 64), np.float32), "experts")
-    node = g.mul_mat_id(experts, weft.input("x", (1, 1, 64)), weft.input("ids", (1, 2), "i32"))
-    assert "81920 bytes" in device.supports_op(node).why
+    batches = g.mul_mat(weft.input("w", (4, 80, 64)), weft.input("x", (4, 1, 64)))
+    assert "81920 bytes" in device.supports_op(batches).why
     x = np.arange(n, dtype=np.float32)
     program = weft.compile(weft.Graph(large.as_output("y")), [device, "cpu"])
     np.testing.assert_array_equal(weft.Session(program).run({"x": x})["y"], np.sqrt(x))

@@ -67,16 +67,26 @@ class View:
         """Another view of the same buffer, `offset` bytes further on."""
         return View(self.dtype, ne, nb, self.at + offset, self.buffer, self.name)
 
-    def rows(self, first: int, n: int) -> View:
-        """`n` rows of a matrix, or those that there are from `first` on."""
-        n = min(n, self.ne[1] - first)
-        return self.part((self.ne[0], n, *self.ne[2:]), self.nb, first * self.nb[1])
+    def some(self, axis: int, first: int, n: int) -> View:
+        """`n` places along an axis above 0, or those that there are from `first` on."""
+        ne = (*self.ne[:axis], min(n, self.ne[axis] - first), *self.ne[axis + 1 :])
+        return self.part(ne, self.nb, first * self.nb[axis])
 
-    def rows_in(self, nbytes: int) -> int:
-        """The number of rows of a matrix that have at most `nbytes` together, at least 1."""
+    def n_within(self, axis: int, nbytes: int) -> int:
+        """The places along an axis that have at most `nbytes` together, at least 1."""
         if self.nbytes <= nbytes:
-            return self.ne[1]
-        return max(1, (nbytes - self.rows(0, 1).nbytes) // self.nb[1] + 1)
+            return self.ne[axis]
+        return max(1, (nbytes - self.some(axis, 0, 1).nbytes) // self.nb[axis] + 1)
+
+    def parts(self, axis: int, nbytes: int) -> list[tuple[int, View]]:
+        """The tensor in parts along its last axis that has more than one place, each of at most
+        `nbytes` and with its first place; the tensor itself where `nbytes` is 0, where it fits,
+        where it has planes, or several places along a later axis."""
+        is_whole = not nbytes or self.nbytes <= nbytes or self.layout != "rows"
+        if is_whole or prod(self.ne[axis + 1 :]) > 1:
+            return [(0, self)]
+        n = self.n_within(axis, nbytes)
+        return [(first, self.some(axis, first, n)) for first in range(0, self.ne[axis], n)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 (`Limits.binding`): products in pieces, and windows of buffers.
 
 A product is cut along the rows of its weights and along its columns, so that each piece is a
-product whose tensors a kernel may have. Rows by index are cut in `ops.copy`. All else is refused
+product whose tensors a kernel may have. Tables of rows by index, and weights of experts, are in
+parts (`View.parts`), of which each launch computes what its part has. All else is refused
 (`needs.largest`), and stays on the next device.
 """
 
@@ -79,15 +80,15 @@ def cut(call: Call) -> Iterator[Call]:
     if not is_plain or all(v.nbytes <= most for v in (w, x, d)):
         yield call
         return
-    rows, columns = w.rows_in(most), min(x.rows_in(most), d.rows_in(most))
+    rows, columns = w.n_within(1, most), min(x.n_within(1, most), d.n_within(1, most))
     n_parts = -(-d.ne[1] // columns)
     columns = -(-d.ne[1] // n_parts)  # parts of about the same size
     for c in range(0, d.ne[1], columns):
-        x_part, d_part = x.rows(c, columns), d.rows(c, columns)
+        x_part, d_part = x.some(1, c, columns), d.some(1, c, columns)
         for r in range(0, d.ne[0], rows):
             n = min(rows, d.ne[0] - r)
             result = d_part.part((n, *d_part.ne[1:]), d.nb, r * d.nb[0])
             more = call.src[2:]
             if bias is not None:
                 more = (bias.part((n, *bias.ne[1:]), bias.nb, r * bias.nb[0]), *more[1:])
-            yield call._replace(dst=result, src=(w.rows(r, rows), x_part, *more))
+            yield call._replace(dst=result, src=(w.some(1, r, rows), x_part, *more))

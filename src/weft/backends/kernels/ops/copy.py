@@ -94,7 +94,7 @@ def _get_rows_rule(node: Tensor) -> str | None:
 def _get_rows(call: Call) -> list[Launch]:
     s, ids, d = call.view(0), call.view(1), call.dst
     launches = []
-    for first, part in _parts(s, call.limits.binding):
+    for first, part in s.parts(1, call.limits.binding):
         args = (part, ids, d, i32(first), i32(s.ne[1]), Slot.FAULT, Slot.STEP)
         if s.dtype.is_quantized:
             items = call.elements(d, d.ne[0] // 32)
@@ -102,16 +102,6 @@ def _get_rows(call: Call) -> list[Launch]:
         else:
             launches.append(Launch(_FILE, (), "get_rows", args, *call.elements(d)))
     return launches
-
-
-def _parts(table: View, most: int) -> list[tuple[int, View]]:
-    """A table of rows in parts of at most `most` bytes, each with the number of its first row; as
-    it is where it fits, or has several matrices or planes."""
-    is_matrix = table.ne[2] * table.ne[3] == 1 and table.layout == "rows"
-    if not most or not is_matrix or table.nbytes <= most:
-        return [(0, table)]
-    n = table.rows_in(most)
-    return [(first, table.rows(first, n)) for first in range(0, table.ne[1], n)]
 
 
 def _set_rows_rule(node: Tensor) -> str | None:

@@ -46,7 +46,8 @@ __kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, lon
 #endif
 
 #ifdef W
-/* Reads rows of blocks, or of planes, by index; grid (units, ids, batches of ids). */
+/* Reads rows of blocks, or of planes, by index. s has the rows from `first` on, of n_rows; results
+   of other rows are left as they are. Grid (units, ids, batches of ids). */
 __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
                                  __global uchar* pd, tensor_t d, int first, int n_rows,
                                  __global int* fault, int step) {
@@ -63,7 +64,7 @@ __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
 }
 #endif
 
-/* Reads rows by index; grid (elements, ids, batches of ids). */
+/* Reads rows by index, as above; grid (elements, ids, batches of ids). */
 __kernel void get_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
                        tensor_t d, int first, int n_rows, __global int* fault, int step) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
