@@ -347,6 +347,22 @@ def test_a_model_larger_than_a_binding(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(got, each)
 
 
+def test_a_plan_says_what_is_larger_than_a_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ubatches of 64 tokens of 128 floats, which norms do not cut, have 32 KiB: such ops, with
+    their weights, stay on the cpu, and products are on the device in pieces."""
+    limited(monkeypatch, max_storage_buffer_binding_size=24 << 10)
+    model, tokens = Model.open(DEMO), [1, 5, 9, 300, 7, 7, 20]
+    options = {"activations": "f32", "n_threads": 1}
+    context = Context(model, 64, devices=[webgpu(), "cpu"], n_gpu_layers=99, **options)
+    kept = context.plan.homes.kept
+    why = kept["blk.0.attn_norm.weight"]
+    assert "MUL on webgpu: its kernel has 32768 bytes" in why and "at most 24320" in why
+    assert "blk.0.ffn_gate.weight" not in kept
+    assert context.plan.needs()[0].weights > 1 << 20
+    want = Context(model, 64, **options).decode(tokens, outputs="all")
+    np.testing.assert_allclose(context.decode(tokens, outputs="all"), want, atol=2e-3, rtol=2e-3)
+
+
 def test_tensors_that_stay_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor larger than a binding that is not cut is refused with both sizes, and its node runs
     on the next device."""
