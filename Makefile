@@ -62,7 +62,7 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py \
-	  tests/test_mutants.py tests/test_prose.py tests/test_names_in_docs.py
+	  tests/test_mutants.py tests/test_prose.py tests/test_names_in_docs.py tests/test_page_links.py
 
 bench: $(VENV)/installed
 	$(BIN)/weft bench $(MODEL)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from weft.backends.cases import all_cases
 from weft.backends.kernels import assembly
 from weft.backends.kernels.enums import Elementwise
 from weft.backends.kernels.launch import Launch, pieces
+from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.kernels.ops.matmul import DECODED
 from weft.backends.kernels.planes import FORMATS as PLANES
 from weft.backends.opencl import builds
@@ -66,6 +68,11 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("K=f16", "V=q8_0", "USE_f16", "USE_q8_0", "DK=72", "DV=96", "R=2", "CAP"),
         ("K=f32", "V=f32", "USE_f32", "DK=576", "DV=512", "R=1"),
     ),
+    "gemv.cl": tuple(
+        (f"CODES_{t}", "LANES=32", "COLS=2", "ROWS=2", *more)
+        for t, more in zip(CODES, cycle(((), ("ADDED",))))
+    ),
+    "gemm.cl": tuple((f"CODES_{t}", "TILE=64", "STEP=2") for t in CODES),
     "copy.cl": tuple(
         (f"W={t}", f"USE_{t}", f"PUT={t}", f"PUT_{t}")
         for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")

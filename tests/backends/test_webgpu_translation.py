@@ -68,7 +68,7 @@ def test_what_is_not_known_is_refused_with_its_place(body: str, said: str) -> No
 
 def run(driver: Driver, source: str, n: int, *args: Any, wide: bool = False) -> np.ndarray:
     """Runs `f` of a source over n items; the first argument is the result, 16 bytes for each."""
-    import weft.backends.webgpu.driver as module
+    import weft.backends.webgpu.pipelines as module
 
     out = driver.create(16 * n)
     kernel = driver.kernel(f"{source} {wide}", (), "f")
@@ -182,7 +182,7 @@ def test_functions_at_their_limits(driver: Driver) -> None:
 
 def test_more_groups_than_a_dimension_has(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second part of a grid knows its groups as the first does."""
-    import weft.backends.webgpu.driver as module
+    import weft.backends.webgpu.pipelines as module
 
     source = """__kernel void f(__global uchar* out) {
   ((__global int*)out)[get_global_id(0)] = get_group_id(0) * 10 + get_local_id(0);
