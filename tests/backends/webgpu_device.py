@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from weft.backends import make_backend
-from weft.backends.webgpu import WebGPUBackend
+from weft.backends.webgpu import WebGPUBackend, devices
 from weft.errors import DeviceError
 
 
@@ -19,3 +20,10 @@ def webgpu(**options: Any) -> WebGPUBackend:
         pytest.skip(f"no WebGPU device: {error}")
     assert isinstance(backend, WebGPUBackend)
     return backend
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    """Lets the first device have other limits, of which `_` stands for `-`."""
+    found = webgpu().device
+    changed = found.limits | {name.replace("_", "-"): n for name, n in limits.items()}
+    monkeypatch.setattr(devices, "find_devices", lambda: (replace(found, limits=changed),))

@@ -5,7 +5,8 @@
 turns a split into a list of them, `planes` is the layout of weights, `memory` and `queue` are
 blocks and order. `driver` is what a device has to offer, `backend` the device that follows.
 `cache` keeps what was compiled, `record` has the times of a queue, `found` lists devices and picks
-one, `needs` says what kernels need of a device.
+one, `needs` says what kernels need of a device, `windows` has tensors and buffers that are larger
+than what a kernel may have.
 """
 
 from weft.backends.kernels.backend import KernelBackend

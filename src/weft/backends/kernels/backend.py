@@ -148,6 +148,8 @@ class KernelBackend(BackendBase):
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
         """Planes, where the device reads them faster and the kernels of all uses support them."""
+        if self.limits.binding and leaf.max_bytes > self.limits.binding:
+            return None  # kernels read the blocks in pieces
         return self._planes if self._planes and can_be_planes(leaf, uses) else None
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.kernels.enums import Fault
-from weft.backends.kernels.launch import Launch
+from weft.backends.kernels.launch import Launch, View
 from weft.errors import DeviceError
 
 FAULT_BYTES = 24
@@ -86,6 +86,11 @@ class KernelDriver:
             buffer = self.create(nbytes)
             self._scratch[slot] = nbytes, buffer
         return buffer
+
+    def window(self, view: View) -> View:
+        """The view as kernels get it: in a window of its buffer where they may not have all of
+        it."""
+        return view
 
     def adopt(self, data: NDArray[np.uint8]) -> Any:
         """A buffer over memory of the host, which must not change or move while the buffer

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from weft.backends.kernels.driver import Kernel, KernelDriver
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View, pieces
 from weft.backends.kernels.memory import DeviceMemory
-from weft.backends.kernels.ops import OwnKernels, find_family
+from weft.backends.kernels.ops import OwnKernels
 from weft.backends.kernels.planes import READERS
+from weft.backends.kernels.windows import cut, launches_of
 from weft.backends.memory import Memory
 from weft.errors import DeviceError
 from weft.graph.op import NONE
@@ -265,10 +266,11 @@ class KernelExecutable:
         calls = [self._call(spec, values) for spec in (step.spec, step.next) if spec is not None]
         step.written = [call.dst for call in calls]
         launches = None
-        if len(calls) == 2 and 0 not in calls[0].dst.ne:
+        if len(calls) == 2 and 0 not in calls[0].dst.ne and len(list(cut(calls[0]))) == 1:
             launches = self._own.joined[calls[0].op, calls[1].op](calls[0], calls[1])
         if launches is None:
-            launches = [launch for call in calls for launch in self._launches_of(call)]
+            own = self._own.launches.get
+            launches = [launch for call in calls for launch in launches_of(call, own)]
         return launches
 
     def _call(self, spec: StepSpec, values: Mapping[str, int]) -> Call:
@@ -281,16 +283,6 @@ class KernelExecutable:
         feeds = (result.buffer, result.offset) in self._fed
         return Call(spec.op.name, dst, src, spec.params, self._limits, feeds)
 
-    def _launches_of(self, call: Call) -> list[Launch]:
-        family = find_family(call.op)
-        if family is None:
-            raise DeviceError(f"no kernel for {call.op}; give it another device")
-        if 0 in call.dst.ne:
-            return []
-        own = self._own.launches.get(call.op)
-        launches = None if own is None else own(call)
-        return family.launches(call) if launches is None else launches
-
     def _ready(self, step: _Step, index: int, launch: Launch) -> _Made:
         key = (index, launch.file, launch.defines, launch.kernel)
         kernel = step.kernels.get(key)
@@ -301,7 +293,8 @@ class KernelExecutable:
         form = None
         for arg in launch.args:
             if isinstance(arg, View):
-                args += [arg.buffer, arg.packed]
+                view = self._driver.window(arg)
+                args += [view.buffer, view.packed]
                 continue
             args.append(self._argument(step, arg))
             if launch.makes is not None and isinstance(arg, Scratch):

@@ -47,9 +47,46 @@ class View:
         """Product of the sizes."""
         return prod(self.ne)
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The places in the buffer where its bytes begin and end."""
+        if 0 in self.ne:
+            return self.at, self.at
+        counts = (self.ne[0] // self.dtype.block, *self.ne[1:])
+        steps = [nb * (n - 1) for n, nb in zip(counts, self.nb, strict=True)]
+        begin = self.at + sum(step for step in steps if step < 0)
+        return begin, self.at + sum(step for step in steps if step > 0) + self.dtype.bytes
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes from the first to the last, with the gaps between rows."""
+        begin, end = self.extent
+        return end - begin
+
     def part(self, ne: Sizes, nb: Sizes, offset: int) -> View:
         """Another view of the same buffer, `offset` bytes further on."""
         return View(self.dtype, ne, nb, self.at + offset, self.buffer, self.name)
+
+    def some(self, axis: int, first: int, n: int) -> View:
+        """`n` places along an axis above 0, or those that there are from `first` on."""
+        ne = (*self.ne[:axis], min(n, self.ne[axis] - first), *self.ne[axis + 1 :])
+        return self.part(ne, self.nb, first * self.nb[axis])
+
+    def n_within(self, axis: int, nbytes: int) -> int:
+        """The places along an axis that have at most `nbytes` together, at least 1."""
+        if self.nbytes <= nbytes:
+            return self.ne[axis]
+        return max(1, (nbytes - self.some(axis, 0, 1).nbytes) // self.nb[axis] + 1)
+
+    def parts(self, axis: int, nbytes: int) -> list[tuple[int, View]]:
+        """The tensor in parts along its last axis that has more than one place, each of at most
+        `nbytes` and with its first place; the tensor itself where `nbytes` is 0, where it fits,
+        where it has planes, or several places along a later axis."""
+        is_whole = not nbytes or self.nbytes <= nbytes or self.layout != "rows"
+        if is_whole or prod(self.ne[axis + 1 :]) > 1:
+            return [(0, self)]
+        n = self.n_within(axis, nbytes)
+        return [(first, self.some(axis, first, n)) for first in range(0, self.ne[axis], n)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +118,8 @@ class Limits:
     part_cells: int = 0
     """Cells of a part of a cache in attention of few queries, whose parts are computed side by
     side. 0: a group computes each query alone, as suits processors."""
+    binding: int = 0
+    """The most bytes of a tensor that a kernel may have, where buffers may have more; 0: all."""
     max_groups: int = 65_535
     """Groups along the second and third dimension that a device takes at once. OpenCL has no query
     for it; this is the limit of the most limited hardware."""

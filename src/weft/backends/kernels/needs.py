@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View
 from weft.backends.kernels.ops import OwnKernels, find_family
+from weft.backends.kernels.windows import launches_of
 from weft.dtype import DType
-from weft.graph.size import Size, lower
+from weft.graph.size import Size, lower, upper
 from weft.graph.tensor import Tensor
 
 _Sizes = tuple[Size, ...]
@@ -20,8 +22,18 @@ def buffers(node: Tensor, limits: Limits, own: OwnKernels) -> int:
     """The most buffers that a kernel of the node reads and writes; 0 where it needs no kernel.
 
     Sizes with symbols count as the smallest."""
+    return _buffers(*_key(node, limits, own))
+
+
+def largest(node: Tensor, limits: Limits, own: OwnKernels) -> int:
+    """The bytes of the largest tensor or scratch memory that a kernel of the node has at once, in
+    pieces where it is cut. Sizes with symbols count as the largest."""
+    return _largest(*_key(node, limits, own))
+
+
+def _key(node: Tensor, limits: Limits, own: OwnKernels) -> tuple[Any, ...]:
     sources = tuple(None if t is None else _form(t) for t in node.src)
-    return _buffers(node.op.name, node.params, _form(node), sources, limits, own.launches.get)
+    return node.op.name, node.params, _form(node), sources, limits, own.launches.get
 
 
 def computed_types(node: Tensor) -> set[str]:
@@ -35,28 +47,41 @@ def _form(t: Tensor) -> _Form:
 
 
 @lru_cache(maxsize=1024)
-def _buffers(
-    op: str, params: Any, result: _Form, sources: tuple[_Form | None, ...], limits: Limits, own: Any
-) -> int:
-    family = find_family(op)
-    if family is None:
-        return 0
-    views = [None if form is None else _view(form) for form in sources]
-    call = Call(op, _view(result), tuple(views), params, limits)
-    if 0 in call.dst.ne:
-        return 0
-    special = own(op)
-    launches = None if special is None else special(call)
-    if launches is None:
-        launches = family.launches(call)
-    return max(map(_buffers_of, launches), default=0)
+def _buffers(*node: Any) -> int:
+    return max(map(_buffers_of, _launches(lower, *node)), default=0)
 
 
-def _view(form: _Form) -> View:
+@lru_cache(maxsize=1024)
+def _largest(*node: Any) -> int:
+    launches = _launches(upper, *node)
+    return max((_bytes_of(arg) for launch in launches for arg in launch.args), default=0)
+
+
+def _launches(
+    bound: Callable[[Size], int],
+    op: str,
+    params: Any,
+    result: _Form,
+    sources: tuple[_Form | None, ...],
+    limits: Limits,
+    own: Any,
+) -> list[Launch]:
+    """The launches of a node whose symbols have their smallest or largest values."""
+    if find_family(op) is None:
+        return []
+    views = [None if form is None else _view(form, bound) for form in sources]
+    return launches_of(Call(op, _view(result, bound), tuple(views), params, limits), own)
+
+
+def _view(form: _Form, bound: Callable[[Size], int]) -> View:
     dtype, ne, nb = form
-    sizes = tuple(n if isinstance(n, int) else max(1, lower(n)) for n in ne)
-    strides = tuple(n if isinstance(n, int) else lower(n) for n in nb)
+    sizes = tuple(n if isinstance(n, int) else max(1, bound(n)) for n in ne)
+    strides = tuple(n if isinstance(n, int) else bound(n) for n in nb)
     return View(dtype, sizes, strides, 0, None)
+
+
+def _bytes_of(arg: Any) -> int:
+    return arg.nbytes if isinstance(arg, View | Scratch) else 0
 
 
 def _buffers_of(launch: Launch) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
-from weft.backends.kernels.needs import buffers, computed_types
+from weft.backends.kernels.needs import buffers, computed_types, largest
 from weft.backends.kernels.ops.products import products
 from weft.backends.webgpu.devices import WIDE, Found, limits_for
 from weft.backends.webgpu.driver import Driver
@@ -62,6 +62,12 @@ class WebGPUBackend(KernelBackend):
         needed = buffers(node, self.limits, self.own) + 1  # and the one of arguments
         if needed > self.device.n_buffers:
             return f"needs {needed} buffers, {self.device.name} has {self.device.n_buffers}"
+        binding = self.limits.binding
+        if binding and (nbytes := largest(node, self.limits, self.own)) > binding:
+            return (
+                f"its kernel has {nbytes} bytes of a buffer at once, and {self.device.name} gives "
+                f"kernels at most {binding}"
+            )
         if not self.has_wide and "i64" in computed_types(node):
             return f"{self.device.name} has no integers of 64 bits ({WIDE})"
         return None

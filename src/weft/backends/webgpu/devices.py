@@ -9,6 +9,7 @@ from typing import Any
 from weft.backends.base import DeviceKind
 from weft.backends.kernels import Limits
 from weft.backends.kernels.found import pick as pick_of
+from weft.backends.kernels.windows import ALIGNMENT
 from weft.backends.webgpu.library import guarded, library
 from weft.errors import DeviceError
 from weft.records import dataclass
@@ -20,7 +21,7 @@ TIMES = "timestamp-query"
 """The feature that the device writes when kernels begin and end."""
 _BACKENDS = ("Metal", "Vulkan", "D3D12")
 """The interfaces that have what kernels need; OpenGL lacks it."""
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 _GROUP = "max-compute-invocations-per-workgroup"
 _LOCAL = "max-compute-workgroup-storage-size"
 _FEATURES = {"shader-f16": "f16", WIDE: "int64", "subgroup": "subgroups", TIMES: "timestamps"}
@@ -52,10 +53,14 @@ class Found:
 
     @property
     def max_buffer(self) -> int:
-        """Bytes of the largest buffer that a kernel can read; kernels count them in 32 bits."""
-        limits = self.limits
-        most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-        return min(most, (1 << 31) - 1) // 16 * 16
+        """Bytes of the largest buffer; kernels count them in 32 bits."""
+        return min(self.limits["max-buffer-size"], (1 << 31) - 1) // 16 * 16
+
+    @property
+    def max_binding(self) -> int:
+        """Bytes of a buffer that a kernel can have at once."""
+        most = self.limits["max-storage-buffer-binding-size"]
+        return min(most // 16 * 16, self.max_buffer)
 
     @property
     def has_wide(self) -> bool:
@@ -81,7 +86,8 @@ class Found:
         limits = self.limits
         return (
             f"{self.name}, {self.vendor}, {self.interface} ({self.driver}; memory not told, "
-            f"buffers of {self.max_buffer / GIB:.2f} GiB, {self.n_buffers} in a kernel; groups of "
+            f"buffers of {self.max_buffer / GIB:.2f} GiB, {self.n_buffers} in a kernel with up to "
+            f"{self.max_binding / MIB:.0f} MiB of each; groups of "
             f"{limits[_GROUP]} with {limits[_LOCAL] >> 10} KiB; {has or 'no features'})"
         )
 
@@ -99,6 +105,7 @@ def details(device: Found) -> dict[str, Any]:
         "features": {short: name in device.features for name, short in _FEATURES.items()},
         "limits": {
             "buffer": device.max_buffer,
+            "buffer_of_a_kernel": device.max_binding,
             "buffers_of_a_kernel": device.n_buffers,
             "items_of_a_group": device.limits[_GROUP],
             "memory_of_a_group": device.limits[_LOCAL],
@@ -156,12 +163,15 @@ def pick(suffix: str | None) -> Found:
 def limits_for(device: Found) -> Limits:
     """Sizes of groups."""
     most, local = device.limits[_GROUP], device.limits[_LOCAL]
+    binding = 0 if device.max_binding == device.max_buffer else device.max_binding - ALIGNMENT
     if device.kind == "ACCEL":
         return Limits(
             element_items=64, row_items=16, lanes=1, rows=8, columns=8, tile=0, cells=64,
             attention_items=8, wide=True, local_bytes=local, max_group=most,
+            binding=binding,
         )  # fmt: skip
     return Limits(
         element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=32, cells=64,
         attention_items=64, wide=False, local_bytes=local, max_group=most, part_cells=256,
+        binding=binding,
     )  # fmt: skip

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.driver import FAULT_BYTES
-from weft.backends.kernels.launch import Launch
+from weft.backends.kernels.launch import Launch, View
 from weft.backends.kernels.record import Kind
+from weft.backends.kernels.windows import windowed
 from weft.backends.webgpu.arguments import Arguments
 from weft.backends.webgpu.devices import TIMES, WIDE, Found
 from weft.backends.webgpu.edges import Edge, Edges, split
@@ -103,6 +104,11 @@ class Driver(KernelDriver):
         with guarded(f"{self.name}: a buffer of {nbytes} bytes could not be created"):
             size = -(-max(nbytes, 16) // 16) * 16
             return self._device.create_buffer(size=size, usage=self._usage)
+
+    def window(self, view: View) -> View:
+        """The view in a window of its buffer, where the buffer is larger than a binding."""
+        most = self.device.max_binding
+        return view if most == self.device.max_buffer else windowed(view, view.buffer.size, most)
 
     def table(self, data: bytes) -> Any:
         """A small buffer that holds these bytes, sent once."""

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from weft.backends.kernels.launch import Launch, Local
 from weft.backends.kernels.launch import Slot as Argument
+from weft.backends.kernels.windows import Window
 from weft.backends.webgpu.arguments import WINDOW, Arguments, Slot
 from weft.backends.webgpu.pipelines import Pipeline, Pipelines
 
@@ -106,13 +107,20 @@ class Binder:
         bound = self._bound.get(key)
         if bound is None:
             window = {"buffer": arguments, "offset": 0, "size": WINDOW}
-            resources = [window, *({"buffer": b} for b in buffers)]
+            resources = [window, *map(_resource, buffers)]
             group = self._device.create_bind_group(
                 layout=self._pipelines.layout(len(buffers))[0],
                 entries=[{"binding": i, "resource": r} for i, r in enumerate(resources)],
             )
             bound = self._bound[key] = Bound(group, key)
         return bound
+
+
+def _resource(buffer: Any) -> dict[str, Any]:
+    """A buffer, or a window of one, as an entry of a bind group has it."""
+    if isinstance(buffer, Window):
+        return {"buffer": buffer.buffer, "offset": buffer.offset, "size": buffer.nbytes}
+    return {"buffer": buffer}
 
 
 # ---- encoding ------------------------------------------------------------------------------------

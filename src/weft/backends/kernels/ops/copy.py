@@ -93,11 +93,15 @@ def _get_rows_rule(node: Tensor) -> str | None:
 @family("GET_ROWS", refuse=_get_rows_rule)
 def _get_rows(call: Call) -> list[Launch]:
     s, ids, d = call.view(0), call.view(1), call.dst
-    args = (s, ids, d, Slot.FAULT, Slot.STEP)
-    if s.dtype.is_quantized:
-        items = call.elements(d, d.ne[0] // 32)
-        return [Launch(_FILE, used(W=s), "get_rows_of_blocks", args, *items)]
-    return [Launch(_FILE, (), "get_rows", args, *call.elements(d))]
+    launches = []
+    for first, part in s.parts(1, call.limits.binding):
+        args = (part, ids, d, i32(first), i32(s.ne[1]), Slot.FAULT, Slot.STEP)
+        if s.dtype.is_quantized:
+            items = call.elements(d, d.ne[0] // 32)
+            launches.append(Launch(_FILE, used(W=s), "get_rows_of_blocks", args, *items))
+        else:
+            launches.append(Launch(_FILE, (), "get_rows", args, *call.elements(d)))
+    return launches
 
 
 def _set_rows_rule(node: Tensor) -> str | None:

@@ -99,8 +99,13 @@ def _mul_mat_id(call: Call) -> list[Launch]:
     defines = _formats(call, w, x, f"LANES={limits.lanes}", "COLS=1")
     items = limits.lanes * limits.rows
     grid = (-(-d.ne[0] // limits.rows), d.ne[1], d.ne[2])
-    args = (w, x, ids, d, Slot.FAULT, Slot.STEP, Local(4 * items))
-    return [Launch("matmul.cl", defines, "experts", args, grid, (items, 1, 1))]
+    launches = []
+    for first, part in w.parts(2, limits.binding):
+        args = (
+            part, x, ids, d, i32(first), i32(w.ne[2]), Slot.FAULT, Slot.STEP, Local(4 * items)
+        )  # fmt: skip
+        launches.append(Launch("matmul.cl", defines, "experts", args, grid, (items, 1, 1)))
+    return launches
 
 
 def _out_prod_rule(node: Tensor) -> str | None:

@@ -46,14 +46,16 @@ __kernel void decode(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, lon
 #endif
 
 #ifdef W
-/* Reads rows of blocks, or of planes, by index; grid (units, ids, batches of ids). */
+/* Reads rows of blocks, or of planes, by index. s has the rows from `first` on, of n_rows; results
+   of other rows are left as they are. Grid (units, ids, batches of ids). */
 __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids,
-                                 __global uchar* pd, tensor_t d, __global int* fault, int step) {
+                                 __global uchar* pd, tensor_t d, int first, int n_rows,
+                                 __global int* fault, int step) {
   const int u = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (u >= s.ne[0] / 32) return;
-  long row = checked_index(pi + at4(&ids, i1, i2, i3, 0), ids.type, s.ne[1], fault, step);
-  if (row < 0) return;
+  long row = checked_index(pi + at4(&ids, i1, i2, i3, 0), ids.type, n_rows, fault, step) - first;
+  if (row < 0 || row >= s.ne[1]) return;
   float16 lo, hi;
   JOIN(unit_, W)(WEIGHTS_ROW(ps, &s, row, i2, i3), u, &lo, &hi);
   __global uchar* to = pd + at4(&d, 32 * u, i1, i2, i3);
@@ -62,14 +64,14 @@ __kernel void get_rows_of_blocks(bytes_t ps, tensor_t s, bytes_t pi, tensor_t id
 }
 #endif
 
-/* Reads rows by index; grid (elements, ids, batches of ids). */
+/* Reads rows by index, as above; grid (elements, ids, batches of ids). */
 __kernel void get_rows(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __global uchar* pd,
-                       tensor_t d, __global int* fault, int step) {
+                       tensor_t d, int first, int n_rows, __global int* fault, int step) {
   const int i0 = get_global_id(0), i1 = get_global_id(1);
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   if (i0 >= d.ne[0]) return;
-  long row = checked_index(pi + at4(&ids, i1, i2, i3, 0), ids.type, s.ne[1], fault, step);
-  if (row < 0) return;
+  long row = checked_index(pi + at4(&ids, i1, i2, i3, 0), ids.type, n_rows, fault, step) - first;
+  if (row < 0 || row >= s.ne[1]) return;
   bytes_t from = ps + at4(&s, i0, row, i2, i3);
   __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
   if (s.type == d.type)

@@ -79,26 +79,29 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
   }
 }
 
-/* Each slot of a token has a column and an expert; grid (rows * LANES, slots, tokens). */
+/* Each slot of a token has a column and an expert; w has the experts from `of_w` on, of n_experts,
+   and results of others are left as they are. Grid (rows * LANES, slots, tokens). */
 __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi, tensor_t ids,
-                      __global uchar* pd, tensor_t d, __global int* fault, int step,
-                      LOCAL(float) tmp) {
+                      __global uchar* pd, tensor_t d, int of_w, int n_experts, __global int* fault,
+                      int step, LOCAL(float) tmp) {
   const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
   const int slot = get_global_id(1), token = get_global_id(2);
-  long expert = checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, w.ne[2], fault, step);
-  weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), max(expert, 0L), 0);
+  const long expert =
+      checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, n_experts, fault, step) - of_w;
+  const int is_here = expert >= 0 && expert < w.ne[2], n = is_here ? w.ne[0] : 0;
+  weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), is_here ? expert : 0L, 0);
   bytes_t xc = px + at4(&x, 0, slot % x.ne[1], token, 0);
   sum_t acc = 0.0f;
-  for (int u = lane; u < w.ne[0] / 32; u += LANES) {
+  for (int u = lane; u < n / 32; u += LANES) {
     float16 lo, hi, x0, x1;
     UNIT(wr, u, &lo, &hi);
     XUNIT(xc, u, &x0, &x1);
     ADD_UP(acc, lo, hi, x0, x1);
   }
   float sum = TOTAL(acc);
-  if (w.ne[0] % 32) sum += rest(wr, w.type, w.nb[0], xc, x.type, x.nb[0], w.ne[0], lane, LANES);
+  if (n % 32) sum += rest(wr, w.type, w.nb[0], xc, x.type, x.nb[0], n, lane, LANES);
   sum = over_lanes(sum, tmp);
-  if (lane == 0 && row < d.ne[0] && expert >= 0)
+  if (lane == 0 && row < d.ne[0] && is_here)
     store(pd + at4(&d, row, slot, token, 0), d.type, sum);
 }
 
