@@ -12,8 +12,9 @@ from math import prod
 from typing import Any
 
 from weft.backends.kernels.launch import Call, Launch, Limits, Local, Scratch, Slot, View, i32
-from weft.backends.kernels.ops.bytes import place_of, read_bytes, same
+from weft.backends.kernels.ops.bytes import form_of, place_of, read_bytes, same
 from weft.backends.kernels.ops.table import NO_OWN, OwnKernels
+from weft.dtype import DType
 from weft.errors import DeviceError
 
 _LEVELS = ("iq4_nl", "iq4_xs", "mxfp4")
@@ -29,7 +30,7 @@ def fits(limits: Limits) -> bool:
     items, local = limits.lanes * limits.rows, limits.local_bytes
     return (
         limits.tile % 4 == 0
-        and limits.element_items % 8 == 0
+        and limits.element_items % 64 == 0
         and (limits.tile // 4) ** 2 <= limits.max_group
         and max(_tile_bytes(limits), 4 * _LANE_COLUMNS * items) + 1024 <= local
     )
@@ -44,12 +45,13 @@ def _tile_bytes(limits: Limits) -> int:
     return 4 * _WORDS * limits.tile * _step(limits)
 
 
-def _quantized(call: Call, x: View) -> tuple[Launch, Scratch]:
-    """The launch that makes bytes of activations, and where they are."""
-    to, items = place_of(x), call.limits.element_items
+def _quantized(call: Call, x: View, weights: DType) -> tuple[Launch, Scratch]:
+    """The launch that makes bytes of activations for such weights, and where they are."""
+    form = form_of(weights)
+    to, items = place_of(x, form), call.limits.element_items
     args = (x, to, Local(4 * items))
     grid = (-(-8 * (prod(x.ne) // 32) // items),)
-    defines = call.all_f32(x)
+    defines = (f"TO_{form}", *call.all_f32(x))
     return Launch("quantize.cl", defines, "quantize", args, grid, (items,), x, True), to
 
 
@@ -73,7 +75,7 @@ def _mul_mat(call: Call) -> list[Launch] | None:
     w, x, d, bias = call.view(0), call.view(1), call.dst, call.optional(2)
     if not read_bytes(w.dtype, w.layout) or call.params is not None:
         return None
-    quantize, codes = _quantized(call, x)
+    quantize, codes = _quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     args: tuple[Any, ...] = (w, codes, x.packed, bias or x, d, i32(bias is not None))
     if d.ne[1] > call.limits.few:
@@ -101,7 +103,7 @@ def _mul_mat_id(call: Call) -> list[Launch] | None:
     w, x, ids, d = call.view(0), call.view(1), call.view(2), call.dst
     if not read_bytes(w.dtype, w.layout):
         return None
-    quantize, codes = _quantized(call, x)
+    quantize, codes = _quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     more, sums, groups, group = _by_lanes(call, 1)
     args = (w, codes, x.packed, ids, d, Slot.FAULT, Slot.STEP, sums, *levels)
