@@ -134,7 +134,9 @@ def quantized(device: KernelBackend, x: View, form: str) -> tuple[Any, Any]:
     """The heads and the codes that the device makes of activations."""
     n = prod(x.ne) // 32
     to = send(device, np.zeros(40 * n, np.uint8), "i8", (40 * n,))
-    w = View(find_dtype(WEIGHTS[form]), (x.ne[0], 2, 1, 1), (0, 0, 0, 0), 0, to.buffer, "", "planes")
+    w = View(
+        find_dtype(WEIGHTS[form]), (x.ne[0], 2, 1, 1), (0, 0, 0, 0), 0, to.buffer, "", "planes"
+    )
     d = View(find_dtype("f32"), (2, *x.ne[1:]), (4, 8, 16, 32), 0, to.buffer)
     launches = PRODUCTS.launches["MUL_MAT"](Call("MUL_MAT", d, (w, x), None, device.limits))
     assert launches is not None and place_of(x, form) == launches[0].args[1]
@@ -256,9 +258,13 @@ def test_experts_and_a_sum(name: str) -> None:
 
 
 def test_who_computes_with_bytes() -> None:
-    """Processors where it is asked for; activations may stay floats everywhere."""
+    """WebGPU always, OpenCL on processors where it is asked to; activations may stay floats
+    everywhere."""
+    by_default = {"webgpu": PRODUCTS, "opencl": NO_OWN}
     for name, device in DEVICES.items():
-        assert device(planes=True).own is NO_OWN
+        assert device().own is by_default[name]
+        assert bool(device().layouts) == (name == "webgpu")
+        assert not device(activations="f32").layouts
         assert device(planes=True, activations="f32", limits=LIMITS).own is NO_OWN
         assert device(planes=True, activations="native", limits=LIMITS).own is PRODUCTS
         with pytest.raises(DeviceError, match="activations must be 'native' or 'f32', got 'i8'"):

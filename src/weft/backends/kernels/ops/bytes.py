@@ -1,9 +1,10 @@
 """Activations as bytes with a scale for each 32, which products with weights in planes read.
 
 They lie in scratch memory: the codes of all units, 32 bytes each, then 8 bytes for each unit: its
-scale, and the sums of the codes of both halves in 16 bits. OpenCL and WebGPU have the numbers of the
-cpu's blocks (`form_of`): in q8_0 and q8_1 the scale has f16's precision, in q8_1 the scaled sum of
-all codes, as f32, takes the place of both sums, and in q8_K eight units have one scale.
+scale, and the sums of the codes of both halves in 16 bits. On OpenCL and WebGPU these are the
+numbers of the cpu's blocks (`form_of`): in q8_0 and q8_1 the scale has f16's precision, in q8_1
+the scaled sum of all codes, as f32, takes the place of both sums, and in q8_K eight units have one
+scale.
 """
 
 from __future__ import annotations

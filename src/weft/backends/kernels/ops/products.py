@@ -1,5 +1,5 @@
-"""Products of weights in planes with activations as bytes, for GPUs: a few columns by lanes that
-share rows, many by tiles in local memory.
+"""Products of weights in planes with activations as bytes, which are the cpu's: a few columns
+by lanes that share rows, many by tiles in local memory.
 
 Four products of bytes at a time are whole numbers, which are scaled and added unit by unit. A
 result has one order of its sums for up to `Limits.few` columns and another one for more; in neither
@@ -27,22 +27,27 @@ _WORDS = 22
 
 def fits(limits: Limits) -> bool:
     """Whether the groups of a device have the sizes that these kernels need."""
-    items, local = limits.lanes * limits.rows, limits.local_bytes
+    items, local, tile = limits.lanes * limits.rows, limits.local_bytes, _tile(limits)
     return (
-        limits.tile % 4 == 0
+        tile % 4 == 0
         and limits.element_items % 64 == 0
-        and (limits.tile // 4) ** 2 <= limits.max_group
+        and (tile // 4) ** 2 <= limits.max_group
         and max(_tile_bytes(limits), 4 * _LANE_COLUMNS * items) + 1024 <= local
     )
 
 
+def _tile(limits: Limits) -> int:
+    """Rows and columns of a tile, on processors too, whose other products have none."""
+    return limits.tile or 16
+
+
 def _step(limits: Limits) -> int:
     """Units that a tile takes at once: as many as keep all items busy."""
-    return max(1, limits.tile // 32)
+    return max(1, _tile(limits) // 32)
 
 
 def _tile_bytes(limits: Limits) -> int:
-    return 4 * _WORDS * limits.tile * _step(limits)
+    return 4 * _WORDS * _tile(limits) * _step(limits)
 
 
 def _quantized(call: Call, x: View, weights: DType) -> tuple[Launch, Scratch]:
@@ -90,7 +95,7 @@ def _mul_mat(call: Call) -> list[Launch] | None:
 def _tiles(
     call: Call, defines: tuple[str, ...], args: tuple[Any, ...], levels: tuple[Local, ...]
 ) -> Launch:
-    d, tile, step = call.dst, call.limits.tile, _step(call.limits)
+    d, tile, step = call.dst, _tile(call.limits), _step(call.limits)
     defines = (*defines, f"TILE={tile}", f"STEP={step}")
     grid = (-(-d.ne[0] // tile), -(-d.ne[1] // tile), d.ne[2] * d.ne[3])
     memory = (Local(4 * 12 * tile * step), Local(4 * 10 * tile * step))
