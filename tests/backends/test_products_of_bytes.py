@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import weft
 from tests.backends.cuda_kernels import weights_in_planes
 from tests.backends.kernel_run import fetch, run, send
 from tests.backends.opencl_device import opencl
@@ -35,6 +36,7 @@ from weft.backends.opencl.builds import Programs
 from weft.compiler import resolve_devices
 from weft.dtype import find_dtype
 from weft.errors import ArgumentError, DeviceError
+from weft.graph.ops import mul_mat
 
 F32 = NDArray[np.float32]
 LIMITS = {"tile": 16, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
@@ -184,6 +186,54 @@ def test_activations_of_extreme_sizes(form: str) -> None:
     counts = scale != 0
     np.testing.assert_array_equal(codes[counts], want_codes[counts])
     np.testing.assert_array_equal(heads[counts, 1], want[counts, 1])
+
+
+SUMS = {"q4_1": 2, "q5_1": 2, "q2_K": 4, "q3_K": 2, "q4_K": 2, "q5_K": 2, "q6_K": 2}
+"""Sums of floats for each unit, where there are several."""
+CODE_PLANES = {"q4_1": (0,), "q5_1": (0, 1), "q2_K": (0,), "q4_K": (0,), "q5_K": (0, 2)}
+"""The planes of formats with minima that have codes."""
+
+
+def stored_blocks(dtype: str, planes: NDArray[np.uint8], *, minima: bool = False) -> Any:
+    """The blocks of planes, as files have them; with `minima` all codes are 0."""
+    parts, at, n = [], 0, planes.size // find_dtype(dtype).bytes
+    for i, (width, count) in enumerate(FORMATS[dtype].planes):
+        part = planes[at : at + n * count * width].reshape(n, count, width).copy()
+        at += part.size
+        if minima and i in CODE_PLANES[dtype]:
+            part[:] = 0
+        parts.append(part)
+    return np.concatenate(FORMATS[dtype].blocks(*parts), axis=1)
+
+
+@pytest.mark.parametrize(
+    "dtype", share("devices", [(d,) for d in CODES], [("q4_0",), ("q4_1",), ("q6_K",)])
+)
+def test_products_of_the_cpu(dtype: str) -> None:
+    """Those of a unit to the bit, where floats are not added; of more units within the stated
+    bound of either sum."""
+    device, rng, kind = made("webgpu"), np.random.default_rng(5), find_dtype(dtype)
+    for inner, columns in ((kind.block, 3), (1024, 3), (1024, 12)):
+        planes, values = weights_in_planes(dtype, (inner, ROWS), rng)
+        x = rng.standard_normal((columns, inner)).astype(np.float32)
+        w = send(device, planes.buffer, dtype, planes.ne, layout="planes")
+        got = product(device, w, send(device, x, "f32", (inner, columns)))
+        stored = stored_blocks(dtype, planes.buffer).reshape(ROWS, -1)
+        factors = weft.constant(stored, "w", dtype), weft.input("x", (columns, inner), "f32")
+        graph = weft.Graph(mul_mat(*factors).as_output("y"))
+        session = weft.Session(weft.compile(graph, [make_backend("cpu", n_threads=1)]))
+        want = session.run({"x": x})["y"]
+        if inner == 32 and dtype not in SUMS:
+            np.testing.assert_array_equal(got, want)
+            continue
+        size = np.abs(values)
+        if dtype in CODE_PLANES:
+            blocks = stored_blocks(dtype, planes.buffer, minima=True)
+            least = quants.decode(blocks, kind).reshape(values.shape)
+            size = np.abs(values - least) + np.abs(least)
+        roundings = SUMS.get(dtype, 1) * inner / 32 + 5
+        terms = (np.abs(x) + np.abs(x).max() / 127) @ size.T
+        assert (np.abs(got - want) <= 2 * roundings * terms / 2**24).all()
 
 
 @pytest.mark.parametrize("columns", [3, 12])
