@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import weft
 from tests.backends.cuda_kernels import weights_in_planes
 from tests.backends.kernel_run import fetch, run, send
 from tests.backends.opencl_device import opencl
@@ -34,6 +36,7 @@ from weft.backends.opencl.builds import Programs
 from weft.compiler import resolve_devices
 from weft.dtype import find_dtype
 from weft.errors import ArgumentError, DeviceError
+from weft.graph.ops import mul_mat
 
 F32 = NDArray[np.float32]
 LIMITS = {"tile": 16, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
@@ -76,11 +79,29 @@ def whole_numbers(shape: tuple[int, ...], rng: np.random.Generator) -> F32:
 
 def as_bytes(x: F32) -> tuple[NDArray[np.int64], F32]:
     """The codes of activations, and the scale of each 32 of them."""
-    units = x.reshape(*x.shape[:-1], -1, 32)
-    d = np.abs(units).max(-1) / np.float32(127)
-    inverse = np.where(d > 0, np.float32(1) / np.where(d > 0, d, np.float32(1)), np.float32(0))
-    codes = np.rint(units * inverse[..., None]).astype(np.int64)
-    return codes.reshape(x.shape), d
+    blocks = quants.encode_activation(x, "q8_0").reshape(*x.shape[:-1], -1, 34)
+    codes = np.ascontiguousarray(blocks[..., 2:]).view(np.int8).astype(np.int64)
+    scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
+    return codes.reshape(x.shape), scales.astype(np.float32)
+
+
+def heads_and_codes(x: F32, form: str) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
+    """The heads of 8 bytes and the codes of all units of activations, of the cpu's blocks."""
+    kind = find_dtype(form)
+    blocks = quants.encode_activation(x, form).reshape(-1, kind.bytes)
+    before = {"q8_0": 2, "q8_1": 4, "q8_K": 4}[form]
+    codes = np.ascontiguousarray(blocks[:, before : before + kind.block]).view(np.int8)
+    codes = codes.reshape(-1, 32)
+    head = np.ascontiguousarray(blocks[:, :before])
+    heads = np.zeros((len(codes), 2), np.uint32)
+    halves = codes.reshape(-1, 2, 16).sum(2, dtype=np.int16)
+    heads[:, 1:] = halves.view(np.uint32)
+    if form == "q8_K":
+        heads[:, 0] = head.view(np.uint32)[:, 0].repeat(8)
+    else:
+        numbers = head.view(np.float16).astype(np.float32).view(np.uint32)
+        heads[:, : numbers.shape[1]] = numbers
+    return heads, codes
 
 
 def product(device: KernelBackend, w: View, x: View, bias: View | None = None) -> F32:
@@ -107,33 +128,112 @@ def test_whole_numbers_are_exact(name: str, dtype: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
+WEIGHTS = {"q8_0": "q4_0", "q8_1": "q4_1", "q8_K": "q4_K"}
+"""Weights that meet each form of activations."""
+
+
+def quantized(device: KernelBackend, x: View, form: str) -> tuple[Any, Any]:
+    """The heads and the codes that the device makes of activations."""
+    n = prod(x.ne) // 32
+    to = send(device, np.zeros(40 * n, np.uint8), "i8", (40 * n,))
+    w = View(
+        find_dtype(WEIGHTS[form]), (x.ne[0], 2, 1, 1), (0, 0, 0, 0), 0, to.buffer, "", "planes"
+    )
+    d = View(find_dtype("f32"), (2, *x.ne[1:]), (4, 8, 16, 32), 0, to.buffer)
+    launches = PRODUCTS.launches["MUL_MAT"](Call("MUL_MAT", d, (w, x), None, device.limits))
+    assert launches is not None and place_of(x, form) == launches[0].args[1]
+    run(device, [launches[0]._replace(args=(x, to.buffer, launches[0].args[2]))])
+    got = device.driver.read_bytes(to.buffer, 0, 40 * n)
+    return got[32 * n :].view(np.uint32).reshape(n, 2), got[: 32 * n].view(np.int8).reshape(n, 32)
+
+
 @pytest.mark.parametrize("name", DEVICES)
-def test_activations_as_bytes(name: str) -> None:
-    """Codes, scales and sums, of rows that lie apart, of f32 and f16; zeros, and tiny numbers."""
-    device, rng = made(name), np.random.default_rng(1)
-    x = rng.standard_normal((2, 3, 96)).astype(np.float32)
-    x[0, 1, :32], x[1, 0, 32:64] = 0, 1e-40
+@pytest.mark.parametrize("form", WEIGHTS)
+def test_activations_as_the_cpu_has_them(name: str, form: str) -> None:
+    """Codes, scales and sums have the cpu's bits: of rows that lie apart, of f32 and f16, of many
+    sizes, zeros, and values that are as large as their negatives."""
+    device, rng, n = made(name), np.random.default_rng(1), find_dtype(form).block
+    x = rng.standard_normal((2, 20, 3 * n)).astype(np.float32)
+    x *= np.exp2(rng.integers(-12, 10, (2, 20, 1))).astype(np.float32)
+    x[0, 1, :n], x[1, 3, n + 3 : n + 7] = 0, [500, -500, 500, 2]
+    x[1, 2, n + 9 : n + 17] = [-500, 3, 1, 0, 0, 0, 0, 500]
+    x[1, 4, n:] = rng.integers(-254, 255, 2 * n) / 2  # halves
+    x[1, 4, n], x[1, 4, -1] = 127, -127
     for dtype in ("f32", "f16"):
         stored = x.astype(np.float16 if dtype == "f16" else np.float32)
-        whole = send(device, stored, dtype, (96, 3, 2))
-        size = whole.nb[0]
-        part = View(whole.dtype, (64, 2, 2, 1), whole.nb, 32 * size + whole.nb[1], whole.buffer)
-        to = send(device, np.zeros(40 * 8, np.uint8), "i8", (40 * 8,))
-        planes, _ = weights_in_planes("q8_0", (64, 2), rng)
-        w = View(planes.dtype, planes.ne, planes.nb, 0, to.buffer, layout="planes")
-        d = View(whole.dtype, (2, 2, 2, 1), (4, 8, 16, 32), 0, to.buffer)
-        launches = PRODUCTS.launches["MUL_MAT"](Call("MUL_MAT", d, (w, part), None, device.limits))
-        assert launches is not None and place_of(part).nbytes == 40 * 8
-        run(device, [launches[0]._replace(args=(part, to.buffer, launches[0].args[2]))])
-        codes, scale = as_bytes(stored[:, 1:, 32:].astype(np.float32))
-        got = device.driver.read_bytes(to.buffer, 0, 40 * 8)
-        tiny = np.abs(scale) < 1e-37  # the inverse of such a scale is none
-        want = np.where(tiny[..., None], 0, codes.reshape(*scale.shape, 32))
-        np.testing.assert_array_equal(got[:256].view(np.int8).reshape(want.shape), want)
-        heads = got[256:].view(np.dtype([("d", "<f4"), ("sums", "<i2", 2)]))
-        np.testing.assert_allclose(heads["d"].reshape(scale.shape), scale, rtol=0, atol=1e-38)
-        sums = want.reshape(*scale.shape, 2, 16).sum(-1)
-        np.testing.assert_array_equal(heads["sums"].reshape(sums.shape), sums)
+        whole = send(device, stored, dtype, (3 * n, 20, 2))
+        start = n * whole.nb[0] + whole.nb[1]
+        part = View(whole.dtype, (2 * n, 19, 2, 1), whole.nb, start, whole.buffer)
+        heads, codes = quantized(device, part, form)
+        want = heads_and_codes(stored[:, 1:, n:].astype(np.float32), form)
+        np.testing.assert_array_equal(codes, want[1])
+        np.testing.assert_array_equal(heads, want[0])
+
+
+@pytest.mark.parametrize("form", WEIGHTS)
+def test_activations_of_extreme_sizes(form: str) -> None:
+    """Scales are the cpu's where activations are tiny or too large for a scale in f16; codes are
+    where scales are not 0."""
+    device, rng, n = made("webgpu"), np.random.default_rng(2), find_dtype(form).block
+    sizes = np.array([0, 1e-44, 1e-40, 1e-37, 1e-30, 3e-6, 4e-6, 1e-4, 8e6, 9e6, 1e30, 3e38])
+    x = rng.uniform(-1, 1, (len(sizes), n)).astype(np.float32)
+    x[:, 7] = -1
+    x = (x * sizes[:, None]).astype(np.float32)
+    heads, codes = quantized(device, send(device, x, "f32", (n, len(sizes))), form)
+    want, want_codes = heads_and_codes(x, form)
+    scale, near = heads[:, 0].view(np.float32), want[:, 0].view(np.float32)
+    np.testing.assert_array_equal(np.where(np.abs(near) < 2.0**-126, 0, near), scale)
+    counts = scale != 0
+    np.testing.assert_array_equal(codes[counts], want_codes[counts])
+    np.testing.assert_array_equal(heads[counts, 1], want[counts, 1])
+
+
+SUMS = {"q4_1": 2, "q5_1": 2, "q2_K": 4, "q3_K": 2, "q4_K": 2, "q5_K": 2, "q6_K": 2}
+"""Sums of floats for each unit, where there are several."""
+CODE_PLANES = {"q4_1": (0,), "q5_1": (0, 1), "q2_K": (0,), "q4_K": (0,), "q5_K": (0, 2)}
+"""The planes of formats with minima that have codes."""
+
+
+def stored_blocks(dtype: str, planes: NDArray[np.uint8], *, minima: bool = False) -> Any:
+    """The blocks of planes, as files have them; with `minima` all codes are 0."""
+    parts, at, n = [], 0, planes.size // find_dtype(dtype).bytes
+    for i, (width, count) in enumerate(FORMATS[dtype].planes):
+        part = planes[at : at + n * count * width].reshape(n, count, width).copy()
+        at += part.size
+        if minima and i in CODE_PLANES[dtype]:
+            part[:] = 0
+        parts.append(part)
+    return np.concatenate(FORMATS[dtype].blocks(*parts), axis=1)
+
+
+@pytest.mark.parametrize(
+    "dtype", share("devices", [(d,) for d in CODES], [("q4_0",), ("q4_1",), ("q6_K",)])
+)
+def test_products_of_the_cpu(dtype: str) -> None:
+    """Those of a unit to the bit, where floats are not added; of more units within the stated
+    bound of either sum."""
+    device, rng, kind = made("webgpu"), np.random.default_rng(5), find_dtype(dtype)
+    for inner, columns in ((kind.block, 3), (1024, 3), (1024, 12)):
+        planes, values = weights_in_planes(dtype, (inner, ROWS), rng)
+        x = rng.standard_normal((columns, inner)).astype(np.float32)
+        w = send(device, planes.buffer, dtype, planes.ne, layout="planes")
+        got = product(device, w, send(device, x, "f32", (inner, columns)))
+        stored = stored_blocks(dtype, planes.buffer).reshape(ROWS, -1)
+        factors = weft.constant(stored, "w", dtype), weft.input("x", (columns, inner), "f32")
+        graph = weft.Graph(mul_mat(*factors).as_output("y"))
+        session = weft.Session(weft.compile(graph, [make_backend("cpu", n_threads=1)]))
+        want = session.run({"x": x})["y"]
+        if inner == 32 and dtype not in SUMS:
+            np.testing.assert_array_equal(got, want)
+            continue
+        size = np.abs(values)
+        if dtype in CODE_PLANES:
+            blocks = stored_blocks(dtype, planes.buffer, minima=True)
+            least = quants.decode(blocks, kind).reshape(values.shape)
+            size = np.abs(values - least) + np.abs(least)
+        roundings = SUMS.get(dtype, 1) * inner / 32 + 5
+        terms = (np.abs(x) + np.abs(x).max() / 127) @ size.T
+        assert (np.abs(got - want) <= 2 * roundings * terms / 2**24).all()
 
 
 @pytest.mark.parametrize("columns", [3, 12])
@@ -208,9 +308,13 @@ def test_experts_and_a_sum(name: str) -> None:
 
 
 def test_who_computes_with_bytes() -> None:
-    """Processors where it is asked for; activations may stay floats everywhere."""
+    """WebGPU always, OpenCL on processors where it is asked to; activations may stay floats
+    everywhere."""
+    by_default = {"webgpu": PRODUCTS, "opencl": NO_OWN}
     for name, device in DEVICES.items():
-        assert device(planes=True).own is NO_OWN
+        assert device().own is by_default[name]
+        assert bool(device().layouts) == (name == "webgpu")
+        assert not device(activations="f32").layouts
         assert device(planes=True, activations="f32", limits=LIMITS).own is NO_OWN
         assert device(planes=True, activations="native", limits=LIMITS).own is PRODUCTS
         with pytest.raises(DeviceError, match="activations must be 'native' or 'f32', got 'i8'"):

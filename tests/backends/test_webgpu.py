@@ -48,7 +48,7 @@ class TestWebGPUWithTiles(TiledSuite):
 
     @classmethod
     def make(cls) -> Backend:
-        return webgpu(limits=cls.LIMITS, planes=True)
+        return webgpu(limits=cls.LIMITS, planes=True, activations="f32")
 
 
 @pytest.mark.part("devices")
@@ -154,7 +154,7 @@ def test_a_device_that_has_less_than_was_thought(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("n_gpu_layers", [0, 1, 99])
 def test_a_model(n_gpu_layers: int) -> None:
     """The logits of the demo are the cpu's with activations as they are."""
-    device = webgpu()
+    device = webgpu(activations="f32")
     model, tokens = Model.open(DEMO), [1, 5, 9, 300, 7, 7, 20]
     options = {"activations": "f32", "n_threads": 1}
     want = Context(model, 32, **options).decode(tokens, outputs="all")
@@ -167,8 +167,8 @@ def test_a_model(n_gpu_layers: int) -> None:
 
 
 def test_a_model_with_bytes() -> None:
-    """The logits of the demo, whose weights are in planes, are near those of the cpu, which makes
-    bytes of activations, too."""
+    """The logits of the demo, whose weights are in planes, are those of the cpu, which makes the
+    same bytes of activations, but for the order of sums; a code on a border may differ by it."""
     limits = {"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
     device = webgpu(planes=True, activations="native", limits=limits)
     model, tokens = Model.open(DEMO), [1, 5, 9, 300, 7, 7, 20, 11, 12, 13]
@@ -177,11 +177,11 @@ def test_a_model_with_bytes() -> None:
     assert context.plan.needs()[0].repacked
     got = context.decode(tokens, outputs="all")
     spread = want.std()
-    assert np.abs(got - want).max() < 0.1 * spread
+    assert np.abs(got - want).max() < 0.02 * spread
     np.testing.assert_array_equal(got.argmax(1), want.argmax(1))
     one = context.decode([8], outputs="all")[0]
     other = Context(model, 32, n_threads=1).decode([*tokens, 8])[0]
-    assert np.abs(one - other).max() < 0.1 * spread
+    assert np.abs(one - other).max() < 0.02 * spread
 
 
 # ---- failures ------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ class WebGPUBackend(KernelBackend):
 
     `memory` is the number of bytes that it has. WebGPU does not tell; by default a GPU with memory
     of its own has 8 GiB, and others have what the system has free. `limits` replaces sizes of
-    groups by name, e.g. `{"tile": 32}`. `planes` repacks weights into planes, by default on
-    GPUs. `activations` are bytes beside weights in planes (`"native"`, the default on GPUs), or
-    floats (`"f32"`)."""
+    groups by name, e.g. `{"tile": 32}`. `activations` are bytes beside weights in planes
+    (`"native"`, the default), or floats (`"f32"`). `planes` repacks weights into planes, by default
+    unless a processor has activations that are floats."""
 
     driver: Driver
 
@@ -52,10 +52,10 @@ class WebGPUBackend(KernelBackend):
             driver, f"WebGPU{device.number}", capacity, device.max_buffer, 256
         )
         self.has_wide = device.has_wide
-        is_gpu = device.kind in ("GPU", "IGPU")
-        use_planes = is_gpu if planes is None else planes
+        is_gpu, use_bytes = device.kind in ("GPU", "IGPU"), activations != "f32"
+        use_planes = is_gpu or use_bytes if planes is None else planes
         super().__init__(driver, device.kind, blocks, limits_for(device), limits, use_planes)
-        self.own = products(name, self.limits, activations, wanted=is_gpu)
+        self.own = products(name, self.limits, activations, wanted=True)
 
     def lacks(self, node: Tensor) -> str | None:
         """The buffers of a kernel, or the integers of 64 bits, that the device does not have."""

@@ -1,7 +1,10 @@
 """Activations as bytes with a scale for each 32, which products with weights in planes read.
 
 They lie in scratch memory: the codes of all units, 32 bytes each, then 8 bytes for each unit: its
-scale, and the sums of the codes of both halves in 16 bits.
+scale, and the sums of the codes of both halves in 16 bits. On OpenCL and WebGPU these are the
+numbers of the cpu's blocks (`form_of`): in q8_0 and q8_1 the scale has f16's precision, in q8_1
+the scaled sum of all codes, as f32, takes the place of both sums, and in q8_K eight units have one
+scale.
 """
 
 from __future__ import annotations
@@ -19,7 +22,17 @@ CODES = (
 """Formats that kernels read from planes as bytes."""
 
 _SLOT = 3
-"""Scratch memory that nothing else is in, so that later steps find it."""
+"""Scratch memory that nothing else is in, so that later steps find it: the first slot, and one for
+each further form."""
+FORMS = ("q8_0", "q8_1", "q8_K")
+"""Blocks of activations that products on the cpu read."""
+
+
+def form_of(weights: DType) -> str:
+    """The form of activations that meet such weights."""
+    if weights.block == 256:
+        return "q8_K"
+    return "q8_1" if weights.name in ("q4_1", "q5_1") else "q8_0"
 
 
 def read_bytes(dtype: DType, layout: Layout) -> bool:
@@ -27,9 +40,9 @@ def read_bytes(dtype: DType, layout: Layout) -> bool:
     return layout == "planes" and dtype.name in CODES
 
 
-def place_of(x: View) -> Scratch:
-    """Where the bytes of these activations are."""
-    return Scratch(_SLOT, 40 * (prod(x.ne) // 32))
+def place_of(x: View, form: str = "q8_0") -> Scratch:
+    """Where the bytes of these activations are in a form."""
+    return Scratch(_SLOT + FORMS.index(form), 40 * (prod(x.ne) // 32))
 
 
 def same(a: View, b: View) -> bool:

@@ -1,5 +1,5 @@
-"""Products of weights in planes with activations as bytes, for GPUs: a few columns by lanes that
-share rows, many by tiles in local memory.
+"""Products of weights in planes with activations as bytes, which are the cpu's: a few columns
+by lanes that share rows, many by tiles in local memory.
 
 Four products of bytes at a time are whole numbers, which are scaled and added unit by unit. A
 result has one order of its sums for up to `Limits.few` columns and another one for more; in neither
@@ -12,8 +12,9 @@ from math import prod
 from typing import Any
 
 from weft.backends.kernels.launch import Call, Launch, Limits, Local, Scratch, Slot, View, i32
-from weft.backends.kernels.ops.bytes import place_of, read_bytes, same
+from weft.backends.kernels.ops.bytes import form_of, place_of, read_bytes, same
 from weft.backends.kernels.ops.table import NO_OWN, OwnKernels
+from weft.dtype import DType
 from weft.errors import DeviceError
 
 _LEVELS = ("iq4_nl", "iq4_xs", "mxfp4")
@@ -26,30 +27,36 @@ _WORDS = 22
 
 def fits(limits: Limits) -> bool:
     """Whether the groups of a device have the sizes that these kernels need."""
-    items, local = limits.lanes * limits.rows, limits.local_bytes
+    items, local, tile = limits.lanes * limits.rows, limits.local_bytes, _tile(limits)
     return (
-        limits.tile % 4 == 0
-        and limits.element_items % 8 == 0
-        and (limits.tile // 4) ** 2 <= limits.max_group
+        tile % 4 == 0
+        and limits.element_items % 64 == 0
+        and (tile // 4) ** 2 <= limits.max_group
         and max(_tile_bytes(limits), 4 * _LANE_COLUMNS * items) + 1024 <= local
     )
 
 
+def _tile(limits: Limits) -> int:
+    """Rows and columns of a tile, on processors too, whose other products have none."""
+    return limits.tile or 16
+
+
 def _step(limits: Limits) -> int:
     """Units that a tile takes at once: as many as keep all items busy."""
-    return max(1, limits.tile // 32)
+    return max(1, _tile(limits) // 32)
 
 
 def _tile_bytes(limits: Limits) -> int:
-    return 4 * _WORDS * limits.tile * _step(limits)
+    return 4 * _WORDS * _tile(limits) * _step(limits)
 
 
-def _quantized(call: Call, x: View) -> tuple[Launch, Scratch]:
-    """The launch that makes bytes of activations, and where they are."""
-    to, items = place_of(x), call.limits.element_items
+def _quantized(call: Call, x: View, weights: DType) -> tuple[Launch, Scratch]:
+    """The launch that makes bytes of activations for such weights, and where they are."""
+    form = form_of(weights)
+    to, items = place_of(x, form), call.limits.element_items
     args = (x, to, Local(4 * items))
     grid = (-(-8 * (prod(x.ne) // 32) // items),)
-    defines = call.all_f32(x)
+    defines = (f"TO_{form}", *call.all_f32(x))
     return Launch("quantize.cl", defines, "quantize", args, grid, (items,), x, True), to
 
 
@@ -73,7 +80,7 @@ def _mul_mat(call: Call) -> list[Launch] | None:
     w, x, d, bias = call.view(0), call.view(1), call.dst, call.optional(2)
     if not read_bytes(w.dtype, w.layout) or call.params is not None:
         return None
-    quantize, codes = _quantized(call, x)
+    quantize, codes = _quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     args: tuple[Any, ...] = (w, codes, x.packed, bias or x, d, i32(bias is not None))
     if d.ne[1] > call.limits.few:
@@ -88,7 +95,7 @@ def _mul_mat(call: Call) -> list[Launch] | None:
 def _tiles(
     call: Call, defines: tuple[str, ...], args: tuple[Any, ...], levels: tuple[Local, ...]
 ) -> Launch:
-    d, tile, step = call.dst, call.limits.tile, _step(call.limits)
+    d, tile, step = call.dst, _tile(call.limits), _step(call.limits)
     defines = (*defines, f"TILE={tile}", f"STEP={step}")
     grid = (-(-d.ne[0] // tile), -(-d.ne[1] // tile), d.ne[2] * d.ne[3])
     memory = (Local(4 * 12 * tile * step), Local(4 * 10 * tile * step))
@@ -101,7 +108,7 @@ def _mul_mat_id(call: Call) -> list[Launch] | None:
     w, x, ids, d = call.view(0), call.view(1), call.view(2), call.dst
     if not read_bytes(w.dtype, w.layout):
         return None
-    quantize, codes = _quantized(call, x)
+    quantize, codes = _quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     more, sums, groups, group = _by_lanes(call, 1)
     args = (w, codes, x.packed, ids, d, Slot.FAULT, Slot.STEP, sums, *levels)

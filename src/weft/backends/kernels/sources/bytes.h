@@ -4,7 +4,8 @@
 
      d[e / 16] * (code - OFFSET) + m[e / 16],  d[0] = d[1] unless TWO
 
-   MIN: how many m there are; where there is one, it counts for all elements. */
+   MIN: how many m there are; where there is one, it counts for all elements. WHOLE: there is one m,
+   no offset, and activations are of the form q8_1. */
 
 typedef struct {
   uint4 lo, hi; /* the codes of elements 0..15 and 16..31, four a word */
@@ -95,7 +96,7 @@ static inline unit_t codes(planes_t row, long i) {
 #endif
 
 #ifdef CODES_q4_1
-#define MIN 1
+#define WHOLE
 static inline unit_t codes(planes_t row, long i) {
   const uint4 q = nibbles(row, i);
   bytes_t dm = behind(row, 16) + 4 * i;
@@ -118,7 +119,7 @@ static inline unit_t codes(planes_t row, long i) {
 #endif
 
 #ifdef CODES_q5_1
-#define MIN 1
+#define WHOLE
 static inline unit_t codes(planes_t row, long i) {
   const uint4 q = nibbles(row, i);
   const uint high = bits_of(behind(row, 16), i);
@@ -236,10 +237,13 @@ static inline unit_t codes(planes_t row, long i TABLE_PARAM) {
 
 /* sum + the product of two units: of the sums of products i0 and i1 of their halves (both in i0
    unless TWO), the scales of the weights, and the head of the activations: their scale, and the
-   sums of their halves in 16 bits each. */
+   sums of their halves in 16 bits each; with WHOLE the scaled sum of both. */
 static inline float scaled(float sum, int i0, int i1, float d0, float d1, float m0, float m1,
                            uint2 head) {
   const float d = as_float(head.x);
+#ifdef WHOLE
+  return fma(m0, as_float(head.y), fma(d0 * d, (float)i0, sum));
+#else
   const int s0 = as_int(head.y << 16) >> 16, s1 = as_int(head.y) >> 16;
 #ifdef TWO
   sum = fma(d0 * d, (float)(i0 - OFFSET * s0), sum);
@@ -254,6 +258,7 @@ static inline float scaled(float sum, int i0, int i1, float d0, float d1, float 
   sum = fma(m1, d * (float)s1, sum);
 #endif
   return sum;
+#endif
 }
 
 /* Activations as weights are: `all` codes, `n` units, the `first` one of a column. */
