@@ -65,7 +65,8 @@ def main() -> int:
     one.add_argument("--kernels", help="WEFT_TARGETS, or none, for a quick look; default: all")
     one.add_argument("--no-try", action="store_true", help="build and check, run nothing")
     one = commands.add_parser("notes", help="print the section of a version of CHANGELOG.md")
-    one.add_argument("version", nargs="?")
+    one.add_argument("version", nargs="?", help="default: the version of pyproject.toml")
+    one.add_argument("--draft", action="store_true", help="also where it is unreleased")
     one = commands.add_parser("version", help="fail where a tag is not that of pyproject.toml")
     one.add_argument("tag")
     options = parser.parse_args()
@@ -75,7 +76,7 @@ def main() -> int:
             wheels(chosen, options.out, options.kernels, not options.no_try)
         elif options.command == "notes":
             text = (SOURCES / "CHANGELOG.md").read_text("utf-8")
-            print(notes(text, options.version or versions(SOURCES)["weft"]), end="")
+            print(notes(text, options.version or versions(SOURCES)["weft"], options.draft), end="")
         else:
             print(check_tag(options.tag, SOURCES))
     except ReleaseError as e:

@@ -271,10 +271,20 @@ def test_release_notes_are_the_section_of_the_version() -> None:
         notes("# Changelog\n\n## 1.0\n\n## 0.9\n\n- x\n", "1.0")
 
 
-def test_the_changelog_has_a_section_for_this_version() -> None:
-    version = versions(ROOT)["weft"]
-    text = (ROOT / "CHANGELOG.md").read_text("utf-8").replace("(unreleased)", "")
-    assert len(notes(text, version)) > 1000
+def test_an_unreleased_section_is_printed_as_a_draft() -> None:
+    assert notes(CHANGES, "0.3.0", draft=True) == "- next\n"
+
+
+def test_the_changelog_has_short_lines_and_a_section_for_this_version_with_ways_from_the_last(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 120]
+    monkeypatch.setattr("sys.argv", ["release", "notes", "--draft"])
+    assert commands.main() == 0
+    said = capsys.readouterr().out
+    assert said.startswith("### Moving from ") and len(said) > 1000
 
 
 def test_the_workflow_parses_and_publishes_only_what_was_tested() -> None:
