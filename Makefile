@@ -24,7 +24,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-all system-tools python-tools templates durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean mutants
+.PHONY: demo test test-all system-tools python-tools templates durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs site format clean mutants
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -34,7 +34,7 @@ demo: $(VENV)/runs
 # WORKERS processes share it, the longest files first; 2 GB of memory each. TEST_OPTIONS: more
 # options of pytest, e.g. --shuffle 7, -k NAME.
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder
-PARTS ?= targets devices models programs faults pages cluster properties
+PARTS ?= targets devices models programs faults pages cluster clients properties
 PART  ?= $(PARTS)
 
 test: $(VENV)/installed $(DELEGATE)
@@ -43,7 +43,7 @@ test: $(VENV)/installed $(DELEGATE)
 # What `make test` leaves out, a part after the other; PART: one or some of PARTS. All of it ends
 # after TEST_ALL_S seconds, and what did not run by then has failed.
 TEST_ALL_S ?= 5400
-test-all: $(VENV)/installed $(DELEGATE)
+test-all: $(VENV)/installed $(VENV)/site-tools $(DELEGATE)
 	@failed=; end=$$(($$(date +%s) + $(TEST_ALL_S))); for part in $(PART); do \
 	  left=$$((end - $$(date +%s))); echo "part $$part, $$left seconds left"; \
 	  { test $$left -gt 0 && timeout -s INT -k 60 $$left $(PYTEST) --part $$part $(TEST_OPTIONS); } || \
@@ -272,9 +272,19 @@ stubs: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/weft devices --ops --markdown > docs/devices.md
 	$(BIN)/python docs/make_api.py > docs/api.md
+	$(BIN)/python docs/make_cli.py > docs/cli.md
 	$(BIN)/python docs/make_tables.py docs/sampling.md docs/apis.md docs/gpu.md
 	$(BIN)/python docs/make_listings.py docs/how-placement-works.md
 	$(BIN)/python -m weft.graph.ops_page > docs/ops.md
+
+# The pages of docs/ as a site in build/site, which can be read from disk (docs/index.md).
+site: $(VENV)/site-tools
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
+	@echo "build/site/index.html"
+
+$(VENV)/site-tools: $(VENV)/build-tools pyproject.toml
+	$(PIP) --group site
+	touch $@
 
 format: $(VENV)/tools
 	$(BIN)/ruff check --fix .

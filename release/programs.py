@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from weft.backends.cuda.devices import limits_for
 from weft.backends.cuda.ops import OWN
-from weft.backends.cuda.ops.bytes import CODES
 from weft.backends.cuda.ops.products import mul_mat_add
 from weft.backends.kernels.launch import Call, Launch, View
+from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.kernels.ops.matmul import used
 from weft.dtype import find_dtype
 from weft.graph.ops import FlashAttnParams

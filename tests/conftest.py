@@ -20,12 +20,13 @@ VECTORS = ROOT.parent / "shared" / "vectors"
 """The full golden vectors; a public clone does not have them."""
 PARTS = {
     "targets": "kernel targets beside the best of this machine, over all golden data",
-    "devices": "OpenCL devices and CUDA's kernels on their stand-in, at length",
+    "devices": "OpenCL and WebGPU devices and CUDA's kernels on their stand-in, at length",
     "models": "architectures, folders and towers, every scenario",
     "programs": "PyTorch's operator database and ExecuTorch's models",
     "faults": "kills, restarts, hostile input and long runs",
     "pages": "pages in Chromium, every look",
     "cluster": "Ray and several machines",
+    "clients": "programs of others, installed, against a server",
     "properties": "tests with random input, with five times the examples",
 }
 """What `make test` leaves to `make test-all`, by name: `@pytest.mark.part(NAME)`."""

@@ -88,13 +88,14 @@ def is_own(value: object, package: str) -> bool:
     return kind and str(getattr(value, "__module__", "")) == package
 
 
-def test_the_page_of_the_api_is_up_to_date() -> None:
-    """`make docs` writes it."""
+@pytest.mark.parametrize("name", ["api", "cli"])
+def test_the_pages_of_names_and_commands_are_up_to_date(name: str) -> None:
+    """`make docs` writes them."""
     folder = Path(__file__).parents[1] / "docs"
     process = subprocess.run(
-        [sys.executable, folder / "make_api.py"], capture_output=True, text=True, check=True
+        [sys.executable, folder / f"make_{name}.py"], capture_output=True, text=True, check=True
     )
-    assert process.stdout == (folder / "api.md").read_text(encoding="utf-8")
+    assert process.stdout == (folder / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_of_the_pages_are_up_to_date(tmp_path: Path) -> None:

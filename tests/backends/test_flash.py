@@ -182,11 +182,14 @@ def test_a_token_beside_others(device: KernelBackend) -> None:
     """It has the same result beside others of the same tile."""
     alone, together = alone_and_together(Device(device), 4)
     np.testing.assert_array_equal(alone, together)
+    in_order, _ = alone_and_together(Device(device, few=0), 4)  # in one part, not five
+    np.testing.assert_allclose(alone, in_order, rtol=0, atol=1e-6 * float(np.abs(alone).max()))
 
 
-def test_a_prompt(device: KernelBackend) -> None:
-    """Two tiles of 16 rows, the second with fewer, over several batches, in order and at once."""
-    on = Device(device, few=0, local_bytes=15 << 10)
+def test_a_prompt() -> None:
+    """Two tiles of 16 rows, the second with fewer, over several batches. On one of the devices:
+    PoCL compiles these tiles for ten seconds."""
+    on = Device(webgpu(), few=0, local_bytes=15 << 10)
     more: Any = {"heads": (6, 3), "batches": (4, 2), "masks": (2, 2), "sinks": True}
     got, want = attend(on, 9, 65, mask_type="f32", max_bias=8.0, **more)
     assert on.files == ["flash.cl"]

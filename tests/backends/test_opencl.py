@@ -72,7 +72,7 @@ def test_a_number_that_there_is_not(device: OpenCLBackend) -> None:
 
 
 def test_unknown_options(device: OpenCLBackend) -> None:
-    with pytest.raises(weft.ArgumentError, match="no option 'n_threads'; it has copy_weights,"):
+    with pytest.raises(weft.ArgumentError, match="no option 'n_threads'; it has activations,"):
         make_backend("opencl", n_threads=1)
     with pytest.raises(weft.ArgumentError, match=r"limits of .* no option"):
         make_backend("opencl", limits={"speed": 9})

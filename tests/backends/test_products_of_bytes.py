@@ -29,6 +29,8 @@ from weft.backends.kernels.ops import NO_OWN
 from weft.backends.kernels.ops.bytes import CODES, place_of
 from weft.backends.kernels.ops.products import PRODUCTS, fits
 from weft.backends.kernels.planes import FORMATS
+from weft.backends.opencl import builds
+from weft.backends.opencl.builds import Programs
 from weft.compiler import resolve_devices
 from weft.dtype import find_dtype
 from weft.errors import ArgumentError, DeviceError
@@ -37,7 +39,7 @@ F32 = NDArray[np.float32]
 LIMITS = {"tile": 16, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
 DEVICES = {"webgpu": webgpu, "opencl": opencl}
 EACH = [(device, dtype) for device in DEVICES for dtype in CODES]
-SOME = [("webgpu", "q4_0"), ("webgpu", "q6_K"), ("webgpu", "mxfp4"), ("opencl", "q2_K")]
+SOME = [("webgpu", "q4_0"), ("webgpu", "q6_K"), ("webgpu", "mxfp4")]
 ROWS = 21
 """Not a multiple of the rows of a group, or of a tile."""
 
@@ -234,3 +236,23 @@ def test_the_option_reaches_devices() -> None:
         with pytest.raises(ArgumentError, match="no device takes the option"):
             resolve_devices(["opencl"], **options)
     assert made("opencl").activations == "native"
+
+
+def test_products_of_four_bytes_that_a_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions for them belong to OpenCL C 3.0; other programs are built as ever."""
+    device = opencl()
+    seen: dict[str, list[str]] = {}
+
+    def build(self: Programs, file: str, source: str, options: list[str]) -> None:
+        seen[file] = options
+        raise DeviceError("not here")
+
+    monkeypatch.setattr(Programs, "build", build)
+    monkeypatch.setattr(builds, "kept", lambda path: b"")
+    for features in ((), ("dot4",)):
+        programs = Programs(device.driver.context, replace(device.device, features=features))
+        for file in ("gemv.cl", "norm.cl"):
+            with pytest.raises(DeviceError, match="not here"):
+                programs.kernel(file, (), "none")
+            newer = file == "gemv.cl" and bool(features)
+            assert seen[file][0] == f"-cl-std=CL{'3.0' if newer else '1.2'}"

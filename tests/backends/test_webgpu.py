@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from tests.backend_suite import KernelSuite, OtherFormats, TiledSuite, _alone
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
+from weft.backends import webgpu as webgpu_backends
 from weft.backends.cases import Case, all_cases
 from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.webgpu import devices, library
@@ -66,7 +69,7 @@ def test_bytes_that_are_no_words() -> None:
     memory = webgpu().memory_type.allocate(64)
     want = np.zeros(64, np.uint8)
     rng = np.random.default_rng(3)
-    for start, n in ((1, 5), (8, 3), (13, 1), (17, 30), (62, 2)):
+    for start, n in ((1, 5), (8, 3), (13, 1), (17, 30), (62, 2), (8, 8), (45, 6), (30, 3)):
         data = rng.integers(1, 256, n, np.uint8)
         memory.write(start, data)
         want[start : start + n] = data
@@ -80,6 +83,30 @@ def test_bytes_that_are_no_words() -> None:
 def test_its_other_name() -> None:
     webgpu()
     assert make_backend("gpu").name == "webgpu"
+
+
+def test_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weft devices` says what a device has, and why one is unusable; `--json` has it as data."""
+    found = webgpu().device
+    limits = found.limits | {"max-storage-buffers-per-shader-stage": 7}
+    less = replace(found, number=1, features=(), limits=limits, vendor="Maker")
+    monkeypatch.setattr(webgpu_backends, "find_devices", lambda: (found, less))
+    info, poor = webgpu_backends.describe()
+    assert (info.name, info.available, info.why_not) == ("webgpu:0", True, "")
+    assert f"{found.name}, {found.vendor}, {found.interface}" in info.description
+    assert "memory not told" in info.description
+    data = json.loads(json.dumps(info.details))
+    assert data["memory"] is None and data["limits"]["buffer"] == found.max_buffer
+    assert data["features"]["int64"] == found.has_wide
+    assert (poor.name, poor.available) == ("webgpu:1", False)
+    assert "7 buffers" in poor.why_not and "no features" in poor.description
+    assert "Maker" in poor.description and not any(poor.details["features"].values())
+
+
+def test_makers() -> None:
+    assert devices._vendor({"vendor_id": 0x1002, "vendor": "radv"}) == "AMD"
+    assert devices._vendor({"vendor_id": 0x4711, "vendor": "odd"}) == "odd"
+    assert devices._vendor({"vendor_id": 0x4711, "vendor": ""}) == "maker 0x4711"
 
 
 def test_without_integers_of_64_bits() -> None:
@@ -109,6 +136,21 @@ def test_memory_has_an_end() -> None:
         webgpu(memory=1 << 50).memory_type.allocate(largest + 1)
 
 
+def test_a_device_that_has_less_than_was_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's refusal names the bytes and what to do, and nothing counts as taken."""
+    import wgpu
+
+    backend = webgpu()
+
+    def full(**options: Any) -> None:
+        raise wgpu.GPUOutOfMemoryError("Out of Memory Error")
+
+    monkeypatch.setattr(backend.driver._device, "create_buffer", full)
+    with pytest.raises(OutOfMemoryError, match=r"webgpu: a buffer of 4096 bytes .*fewer layers"):
+        backend.memory_type.allocate(4096)
+    assert backend.memory_type.in_use == 0
+
+
 @pytest.mark.parametrize("n_gpu_layers", [0, 1, 99])
 def test_a_model(n_gpu_layers: int) -> None:
     """The logits of the demo are the cpu's with activations as they are."""
@@ -122,6 +164,24 @@ def test_a_model(n_gpu_layers: int) -> None:
         context.decode([8], outputs="all")[0],
         Context(model, 32, **options).decode([*tokens, 8])[0], atol=2e-3, rtol=2e-3,
     )  # fmt: skip
+
+
+def test_a_model_with_bytes() -> None:
+    """The logits of the demo, whose weights are in planes, are near those of the cpu, which makes
+    bytes of activations, too."""
+    limits = {"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
+    device = webgpu(planes=True, activations="native", limits=limits)
+    model, tokens = Model.open(DEMO), [1, 5, 9, 300, 7, 7, 20, 11, 12, 13]
+    want = Context(model, 32, n_threads=1).decode(tokens, outputs="all")
+    context = Context(model, 32, devices=[device, "cpu"], n_gpu_layers=99, n_threads=1)
+    assert context.plan.needs()[0].repacked
+    got = context.decode(tokens, outputs="all")
+    spread = want.std()
+    assert np.abs(got - want).max() < 0.1 * spread
+    np.testing.assert_array_equal(got.argmax(1), want.argmax(1))
+    one = context.decode([8], outputs="all")[0]
+    other = Context(model, 32, n_threads=1).decode([*tokens, 8])[0]
+    assert np.abs(one - other).max() < 0.1 * spread
 
 
 # ---- failures ------------------------------------------------------------------------------------
@@ -171,7 +231,7 @@ def test_kernels_of_more_buffers_than_the_device_has(monkeypatch: pytest.MonkeyP
 def test_buffers_end_where_32_bits_do() -> None:
     found = webgpu().device
     large = {"max-storage-buffer-binding-size": 1 << 32, "max-buffer-size": 1 << 40}
-    assert replace(found, limits=large).max_buffer == (1 << 31) - 4
+    assert replace(found, limits=large).max_buffer == (1 << 31) - 16
 
 
 def test_the_largest_buffer_is_usable() -> None:
@@ -204,7 +264,8 @@ def test_writes_are_not_kept_until_work_starts() -> None:
 
 def roots(device: Backend) -> weft.Session:
     y = g.sqrt(weft.input("x", (weft.Sym("n", 1, 64), 8))).as_output("y")
-    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], offload=True))
+    pins = {y: device}
+    return weft.Session(weft.compile(weft.Graph(y), [device, "cpu"], policy="plan", assign=pins))
 
 
 def test_several_threads() -> None:

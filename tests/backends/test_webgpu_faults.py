@@ -82,7 +82,7 @@ def test_a_kernel_that_does_not_build(device: Backend, monkeypatch: pytest.Monke
     backend = webgpu()
     monkeypatch.setattr(builds, "keep", lambda *_: None)
     monkeypatch.setattr(
-        "weft.backends.webgpu.driver.translated", lambda *_: "fn main() { nonsense here; }"
+        "weft.backends.webgpu.pipelines.translated", lambda *_: "fn main() { nonsense here; }"
     )
     x = weft.input("x", (2, N))
     with pytest.raises(weft.DeviceError) as caught:

@@ -13,24 +13,19 @@ from pathlib import Path
 import pytest
 
 from tests.cli.in_process import weft as command
+from tests.listings import missing, runs
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/reserving.md"
 
 
-def commands(page: str) -> Iterator[tuple[str, list[list[str]]]]:
-    """The commands of a page, and the lines below each as runs between `...`."""
+def commands(page: str) -> Iterator[tuple[str, str]]:
+    """The commands of a page, and what stands below each."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.M):
         for part in re.split(r"^    \$ ", block, flags=re.M)[1:]:
             line, *rest = part.splitlines()
-            runs: list[list[str]] = [[]]
-            for row in rest:
-                if row.strip() == "...":
-                    runs.append([])
-                elif row.strip():
-                    runs[-1].append(row.removeprefix("    "))
-            yield line, runs
+            yield line, "\n".join(row.removeprefix("    ") for row in rest)
 
 
 def snippets(page: str) -> list[str]:
@@ -41,19 +36,16 @@ def snippets(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "runs"), tuple(commands(PAGE)), ids=lambda value: str(value)[-24:]
+    ("line", "shown"), tuple(commands(PAGE)), ids=lambda value: str(value)[:24].strip()
 )
-def test_listings(line: str, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings(line: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     name, *arguments = shlex.split(line)
-    assert name == "weft" and any(runs)
+    assert name == "weft" and any(runs(shown))
     done = command(*arguments)
     assert done.returncode == 0
-    printed = done.stdout.splitlines()
-    for run in runs:
-        starts = [i for i in range(len(printed)) if printed[i : i + len(run)] == run]
-        assert starts, "\n".join([line, *run, "is not in", *printed])
-        printed = printed[starts[0] + len(run) :]
+    said = missing(shown, done.stdout)
+    assert said is None, f"{line}\n{said}\nis not in\n{done.stdout}"
 
 
 def test_there_are_listings() -> None:

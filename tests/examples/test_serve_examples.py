@@ -6,13 +6,15 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cli.in_process import weft
-from tests.serve.in_process import DEMO, Server
+from tests.serve.in_process import DEMO, ROOT, Server
 
 FOLDER = Path(__file__).parents[2] / "examples" / "serve"
 BOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())
@@ -58,6 +60,54 @@ def test_options_are_those_of_the_command(name: str) -> None:
     options = set(re.findall(r"--[a-z-]+", start))
     known = set(re.findall(r"--[a-z-]+", weft("serve", "--help").stdout))
     assert len(options) >= 2 and not options - known
+
+
+def _service() -> dict[str, Any]:
+    service: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    return service["weft"]
+
+
+def test_the_compose_file_gives_few_rights() -> None:
+    whole = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    service = _service()
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert service["read_only"] is True and service["user"] not in ("0", "root")
+    assert service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"]
+    assert service["volumes"][0].endswith(":/models:ro")
+    assert set(service["secrets"]) == set(whole["secrets"])
+    assert {volume.split(":")[0] for volume in service["volumes"][1:]} == set(whole["volumes"])
+    build = service["build"]
+    root = (FOLDER / build["context"]).resolve()
+    assert root == ROOT and (root / build["dockerfile"]).is_file()
+
+
+def test_the_command_of_the_compose_file_serves(tmp_path: Path) -> None:
+    """The image's ENTRYPOINT with this command, in folders of this machine; the health check of
+    both files asks it."""
+    image = (FOLDER / "Containerfile").read_text()
+    entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", image, re.MULTILINE)[1])  # type: ignore[index]
+    assert entry == ["weft", "serve", "--host", "0.0.0.0", "--port", "8080"]
+    service = _service()
+    asked = service["healthcheck"]["test"]
+    assert asked[0] == "CMD" and json.dumps(asked[1:]) in image.replace("\\\n", "")
+
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "model.gguf").symlink_to(DEMO)
+    keys, data = tmp_path / "secrets" / "weft-keys", tmp_path / "data"
+    keys.parent.mkdir()
+    keys.write_text("a-key\n")
+    data.mkdir()
+    places = {"/models": tmp_path / "models", "/run/secrets": keys.parent, "/data": data}
+    words = [
+        re.sub("|".join(places), lambda place: str(places[place[0]]), word)
+        for word in service["command"]
+    ]
+    with Server(Path(words[0]), *words[1:], sent_key="a-key") as server:
+        health = asked[-1].replace("http://127.0.0.1:8080", server.url)
+        subprocess.run([sys.executable, "-c", health], check=True, timeout=60)
+        assert server.call("GET", "/v1/models")[0] == 200
+        assert server.call("GET", "/v1/models", Authorization="Bearer wrong")[0] == 401
+    assert {each.name for each in tmp_path.iterdir()} == {"models", "secrets", "data"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")

@@ -11,6 +11,7 @@ import pytest
 import weft
 from tests.backends.webgpu_device import webgpu
 from weft.backends.webgpu import WebGPUBackend
+from weft.llm import Context, Model
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
 OPTIONS: dict[str, Any] = {"activations": "f32", "n_threads": 1, "type_k": "f32", "type_v": "f32"}
@@ -82,6 +83,19 @@ def test_without_a_fallback() -> None:
     ):
         with pytest.raises(weft.DeviceError, match=r"webgpu: .*lost"):
             request()
+
+
+def test_a_profile_ends_without_the_device() -> None:
+    """A device is lost while its times are recorded: the text goes on, and the profile ends."""
+    device = webgpu()
+    context = Context(Model.open(MODEL), 32, devices=[device, "cpu"], fallback=["cpu"], **OPTIONS)
+    with context.profile() as profile:
+        context.decode([4])
+        device.driver._device.destroy()
+        with pytest.warns(RuntimeWarning, match=r"going on with cpu: .*device is lost"):
+            context.decode([5])
+    assert profile.runs >= 1 and device.driver.record is None
+    assert context.decode([6]).shape[0] == 1
 
 
 def test_weights_are_counted_as_they_are_sent() -> None:

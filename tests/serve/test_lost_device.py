@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from tests.backends.webgpu_device import webgpu
 from tests.llm.lost_device import Lost
 from tests.serve.in_process import SAMPLE, Server
 from weft.serve import ServeOptions, Service, create_app
@@ -87,6 +88,17 @@ def test_streams_go_on(right: list[str], what: str, after: int) -> None:
         body = {"model": "m", "input": "abc the"}
         with pytest.warns(RuntimeWarning, match=f"going on with cpu: .*{what} failed"):
             assert ask(address, "POST", "/v1/embeddings", body)[0] == 200
+
+
+def test_a_webgpu_device_is_lost(right: list[str]) -> None:
+    """The requests that meet it go on, and so do the next ones."""
+    device = webgpu()
+    with serving(devices=[device, "cpu"], fallback=["cpu"]) as address:
+        device.driver._device.destroy()
+        with pytest.warns(RuntimeWarning, match=r"going on with cpu: .*webgpu: .*device is lost"):
+            assert ["".join(pieces) for pieces in streams(address)] == right
+        assert ["".join(pieces) for pieces in streams(address)] == right
+        assert "webgpu" in json.loads(ask(address, "GET", "/health")[1])["note"]
 
 
 def test_without_a_fallback_requests_get_the_error(right: list[str]) -> None:

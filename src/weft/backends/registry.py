@@ -125,6 +125,12 @@ def _find(spec: str) -> tuple[str, str]:
     return name, modules[name]
 
 
+def device_name(spec: str) -> str:
+    """The name that the device of `spec` has: `gpu:1` is `webgpu:1`."""
+    name, colon, suffix = spec.partition(":")
+    return f"{_OTHER_NAMES.get(name, name)}{colon}{suffix}"
+
+
 def rules_of(name: str) -> Rules:
     """The rules of a backend, without opening a device where the backend allows that.
 

@@ -28,7 +28,7 @@ _SHOWN = 12
 """Maximum number of failures that are listed one by one; --json has all."""
 
 _LIMIT = 300.0
-"""Seconds for a device: drivers that compile kernels on a processor take a second for each."""
+"""The default of --limit. Drivers that compile kernels on a processor take a second for each."""
 
 
 def doctor(
@@ -162,7 +162,7 @@ def _progress(wanted: bool) -> AbstractContextManager[Any]:
 
 
 def _print_op(checked: Checked) -> None:
-    """A line about an op of a device, with what is wrong, while others are still to come."""
+    """Prints a line about an op of a device, with what is wrong, while others are to come."""
     n, wrong = checked.cases, len(checked.failures)
     said = f"{wrong} of {n} wrong" if wrong else f"{n} ok" if n else "refused"
     more = f", {checked.refused} refused" if n and checked.refused else ""
@@ -172,7 +172,7 @@ def _print_op(checked: Checked) -> None:
 
 
 def _print_left_out(report: Report, every: bool) -> None:
-    """What the check of a device did not try."""
+    """Prints what the check of a device did not try."""
     out = wide()
     if report.not_run:
         n = report.cases + len(report.refused) + len(report.not_run)

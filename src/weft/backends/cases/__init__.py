@@ -25,8 +25,8 @@ from weft.backends.cases.windows import window_cases
 __all__ = ["FORMATS", "SOME_FORMATS", "Case", "Sources", "all_cases", "random_blocks", "some_cases"]
 
 SOME_FORMATS = ("f32", "f16", "q8_0", "q4_K", "iq3_s")
-"""A format of each kind: floats of 32 and 16 bits, blocks, blocks of blocks, and codes of a
-table."""
+"""These are a format of each kind: floats of 32 and 16 bits, blocks, blocks of blocks, and codes of
+a table."""
 
 
 @cache
@@ -49,7 +49,7 @@ def all_cases() -> tuple[Case, ...]:
 
 @cache
 def some_cases() -> tuple[Case, ...]:
-    """Of ops that take formats, the cases of `SOME_FORMATS` (attention: f16); of others, all.
+    """The cases of `SOME_FORMATS` (attention: f16) of ops that take formats, and all of other ops.
 
     They are for devices that compile a kernel for each format, which can take seconds."""
     return tuple(case for case in all_cases() if case.format in _of_op(case.op))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from weft import graph as g
 from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
@@ -103,6 +105,7 @@ def _reductions() -> Iterator[Case]:
             yield Case(name, t, build, LIMITS[t])
     yield Case("CUMSUM", "f32", lambda s: g.cumsum(s.normal(133, 6)))
     yield Case("ARGMAX", "f32", lambda s: g.argmax(s.normal(133, 6)), 0)
+    yield Case("ARGMAX", "f32 equals", _equals, 0)
     yield Case("COUNT_EQUAL", "i32", _count_equal, 0)
     for order in ("asc", "desc"):
         yield Case("ARGSORT", order, bound(lambda s, o: g.argsort(s.normal(133, 6), o), order), 0)
@@ -116,6 +119,13 @@ def _count_equal(s: Sources) -> Tensor:
 
 def _cross_entropy(s: Sources) -> Tensor:
     return g.cross_entropy_loss(s.normal(133, 6), s.uniform(0, 0.1, 133, 6))
+
+
+def _equals(s: Sources) -> Tensor:
+    """Rows in which several elements are the largest, and a row of -inf."""
+    rows = np.arange(6 * 300).reshape(6, 300) % 7.0
+    rows[5] = -np.inf
+    return g.argmax(s.fixed(rows))
 
 
 def _norms() -> Iterator[Case]:

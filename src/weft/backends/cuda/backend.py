@@ -26,7 +26,7 @@ class CudaBackend(KernelBackend):
     `limits` replaces sizes of blocks by name, e.g. `{"tile": 32}`. `copy_weights` gives weights
     memory of their own even where the device reads the host's. `planes` (the default) repacks
     weights into planes. `own` (the default) uses the kernels that only CUDA has where they know a
-    call; with `activations="f32"` not those of products, which round activations."""
+    call; with `activations="f32"`, other kernels compute products, and round no activations."""
 
     driver: CudaDriver
     cells_step = 64

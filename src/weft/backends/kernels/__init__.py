@@ -4,7 +4,8 @@
 (`assembly` puts files together for either language). `launch` is a launch as data, `executable`
 turns a split into a list of them, `planes` is the layout of weights, `memory` and `queue` are
 blocks and order. `driver` is what a device has to offer, `backend` the device that follows.
-`cache` keeps what was compiled.
+`cache` keeps what was compiled, `record` has the times of a queue, `found` lists devices and picks
+one, `needs` says what kernels need of a device.
 """
 
 from weft.backends.kernels.backend import KernelBackend

@@ -135,7 +135,7 @@ class KernelBackend(BackendBase):
         return supports(node, self.name, self.lacks)
 
     def lacks(self, node: Tensor) -> str | None:
-        """What the device lacks for the kernels of a node, as a sentence; None: nothing."""
+        """Says in a sentence what the device lacks for the kernels of a node; None: nothing."""
         return None
 
     def offload_op(self, node: Tensor) -> bool:

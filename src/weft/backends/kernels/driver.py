@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +63,10 @@ class KernelDriver:
         """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
         becomes an OutOfMemoryError."""
         raise NotImplementedError
+
+    def said(self, error: Exception) -> str:
+        """The text of an error of the library, in a line."""
+        return " ".join(str(error).split())
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -166,8 +170,13 @@ class KernelDriver:
         if not on:
             self._recording = recording
         if recording == on and not self.why_untimed:
-            self.wait()
-            self.record = self.new_record() if on else None
+            if on:
+                self.wait()
+                self.record = self.new_record()
+            else:
+                self.record = None
+                with suppress(DeviceError):  # whoever uses a lost device next is told
+                    self.wait()
         self._recording = recording
 
     def new_record(self) -> Any:

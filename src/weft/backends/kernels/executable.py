@@ -99,6 +99,7 @@ class KernelExecutable:
         self._has_run = False  # a graph is made for what runs again
         names = sorted({name for step in self._steps for name in step.symbols})
         self._symbols = tuple(names)
+        self._having: dict[frozenset[str], list[_Step]] = {}  # steps with any of some symbols
         if not names:
             self._bind({})
         elif driver.has_early:
@@ -135,7 +136,7 @@ class KernelExecutable:
             self._driver.flush()
             self._has_run = True
         except self._driver.errors as error:
-            why = " ".join(str(error).split())  # some libraries write several lines
+            why = self._driver.said(error)
             raise DeviceError(f"{self._driver.name}: {self._name(launched)}: {why}") from error
 
     def _start_graph(self) -> None:
@@ -210,9 +211,10 @@ class KernelExecutable:
         self._views = {}
 
     def _bind(self, values: Mapping[str, int]) -> None:
+        steps = self._affected(values)
         self._bound = None
         self._views = {}
-        for step in self._steps:
+        for step in steps:
             symbol_values = tuple(values[name] for name in step.symbols)
             if symbol_values != step.bound:
                 step.bound = None
@@ -222,6 +224,18 @@ class KernelExecutable:
         self._leave_out()
         self._launches = [ready for step in self._steps for ready in step.ready]
         self._bound = tuple(values[name] for name in self._symbols)
+
+    def _affected(self, values: Mapping[str, int]) -> list[_Step]:
+        """The steps whose sizes may have changed since the last run."""
+        if self._bound is None:
+            return self._steps
+        pairs = zip(self._symbols, self._bound, strict=True)
+        changed = frozenset([name for name, size in pairs if values[name] != size])
+        steps = self._having.get(changed)
+        if steps is None:
+            steps = [step for step in self._steps if not changed.isdisjoint(step.symbols)]
+            self._having[changed] = steps
+        return steps
 
     def _leave_out(self) -> None:
         """Leaves out launches that only make a form of a tensor which an earlier one left in the

@@ -23,7 +23,7 @@ class FoundDevice(Protocol):
 
     @property
     def kind(self) -> DeviceKind:
-        """What it is."""
+        """A GPU, or another device."""
 
     @property
     def unusable(self) -> str:

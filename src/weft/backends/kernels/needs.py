@@ -1,4 +1,4 @@
-"""What the kernels of a node need of a device, from their launches: nothing is listed by op."""
+"""The needs of a node's kernels, counted in their launches: nothing is listed by op."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from weft.backends.kernels.assembly import source_of, tables
+from weft.backends.kernels.assembly import headers, source_of, tables
 from weft.backends.kernels.cache import keep, kept
 from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import guarded, library
@@ -41,7 +41,10 @@ class Programs:
 
     def _get(self, file: str, defines: tuple[str, ...]) -> Any:
         source = tables(defines) + source_of(file)
-        options = ["-cl-std=CL1.2", *(f"-D{d}" for d in (*self._always, *defines))]
+        # products of four bytes are functions of a later version
+        newer = "bytes.h" in headers(file) and "dot4" in self._device.features
+        standard = "3.0" if newer else "1.2"
+        options = [f"-cl-std=CL{standard}", *(f"-D{d}" for d in (*self._always, *defines))]
         text = "\0".join((self._device.key, *options, source))
         path = cache_folder() / f"{sha256(text.encode()).hexdigest()}.bin"
         binary = kept(path)

@@ -13,7 +13,10 @@ from weft.backends.opencl.probe import why_unusable
 from weft.errors import DeviceError
 from weft.records import dataclass
 
-_EXTENSIONS = {"cl_khr_fp16": "fp16", "cl_khr_fp64": "fp64", "cl_khr_subgroups": "subgroups"}
+_EXTENSIONS = {
+    "cl_khr_fp16": "fp16", "cl_khr_fp64": "fp64", "cl_khr_integer_dot_product": "dot4",
+    "cl_khr_subgroups": "subgroups",
+}  # fmt: skip
 GIB = 1 << 30
 
 

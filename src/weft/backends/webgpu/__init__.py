@@ -1,6 +1,7 @@
 """The `webgpu` devices: GPUs of every maker by Metal, Vulkan or Direct3D 12, through wgpu.
 
-`devices` finds them; `driver` makes all requests to a device. The kernels are OpenCL's:
+`devices` finds them; `driver` makes all requests to a device, `record` has times.
+The kernels are OpenCL's:
 `translation/` writes them in WGSL, `builds` keeps what it wrote. All else is
 `weft.backends.kernels`.
 """

@@ -112,7 +112,7 @@ class Arguments:
         return block, block.take(nbytes) or 0
 
     def changed(self) -> Sequence[tuple[Any, int, np.ndarray[Any, np.dtype[np.uint8]]]]:
-        """What must be sent before work starts: buffer, offset and bytes."""
+        """The writes that come before work starts: buffer, offset and bytes."""
         found = []
         for block in self._blocks:
             if block.changed is not None:

@@ -29,7 +29,7 @@ _VENDORS = {
     0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x5143: "Qualcomm",
     0x13B5: "Arm", 0x1010: "Imagination", 0x10005: "Mesa",
 }  # fmt: skip
-"""The numbers of makers: those of PCI, and Vulkan's number of Mesa's driver for processors."""
+"""The makers by their numbers on the PCI bus, and Mesa by Vulkan's number for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from weft.backends.kernels.launch import Launch
 from weft.backends.kernels.record import Kind
 from weft.backends.webgpu.arguments import Arguments
 from weft.backends.webgpu.devices import TIMES, WIDE, Found
+from weft.backends.webgpu.edges import Edge, Edges, split
 from weft.backends.webgpu.launches import Binder, Graph, encoding
-from weft.backends.webgpu.library import guarded, library
+from weft.backends.webgpu.library import guarded, library, said
 from weft.backends.webgpu.pipelines import Pipelines
 from weft.backends.webgpu.readback import Readback
 from weft.backends.webgpu.record import Timed, WebGPURecord
@@ -80,6 +81,8 @@ class Driver(KernelDriver):
         self._arguments = Arguments(self.create, _ALIGNMENT)
         self._binder = Binder(self._device, pipelines, self._arguments)
         self._encoding = encoding()
+        self._writer = Edges(self._device, pipelines, self._arguments)
+        self._edges: list[tuple[Any, Edge]] = []  # written before all other work that comes
         self._readback = Readback(self._device, usage.MAP_READ | usage.COPY_DST)
         self._last = self.create(4)
         self._unsent = 0
@@ -88,6 +91,10 @@ class Driver(KernelDriver):
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`."""
         return guarded(what)
+
+    def said(self, error: Exception) -> str:
+        """The text of an error of the library, in a line."""
+        return said(error)
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -108,16 +115,14 @@ class Driver(KernelDriver):
     def write(self, buffer: Any, offset: int, data: NDArray[np.uint8]) -> None:
         """Enqueues a copy from the host; `data` may change once this returns."""
         with self._lock, guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
+            begin, end = _words(offset, data.nbytes)
+            if any(to is buffer and begin <= e.offset < end for to, e in self._edges):
+                self._flush_all()
             self.flush()
-            start, end = _words(offset, data.nbytes)
-            if start != offset or end != offset + data.nbytes:  # words at the edges are shared
-                whole = np.empty(end - start, np.uint8)
-                whole[:4], whole[-4:] = self._read((buffer, start, 4), (buffer, end - 4, 4))
-                whole[offset - start : offset - start + data.nbytes] = data
-                data = whole
-            data = np.ascontiguousarray(data)
+            edges, start, data = split(offset, data)
             with self._timed("to", data.nbytes):
                 self.flush()  # what the record encoded: writes come before what is encoded later
+                self._edges += [(buffer, edge) for edge in edges]
                 for at in range(0, data.nbytes, _PIECE):
                     piece = data[at : at + _PIECE]
                     self._queue.write_buffer(buffer, start + at, piece)
@@ -128,7 +133,7 @@ class Driver(KernelDriver):
     def _read(self, *ranges: tuple[Any, int, int]) -> list[NDArray[np.uint8]]:
         """Ranges of whole words (buffer, offset, bytes); all that was enqueued before is done and
         sent by then."""
-        self.flush()
+        self._flush_all()
         found = self._readback.read(self._device.create_command_encoder(), ranges)
         self._unsent = 0
         return found
@@ -208,7 +213,7 @@ class Driver(KernelDriver):
         (parts,) = prepared
         with self._lock:
             timed = self._begin_pass()
-            self._encoding.encode(self._pass, parts)
+            self._encoding.encode(self._compute(), parts)
             return timed
 
     has_graphs = True
@@ -220,14 +225,17 @@ class Driver(KernelDriver):
     def start(self, graph: Graph) -> None:
         """Enqueues the launches of a graph."""
         with self._lock:
-            self._begin_pass()
-            self._encoding.encode(self._pass, graph.dispatches)
+            self._encoding.encode(self._compute(), graph.dispatches)
+
+    def _compute(self) -> Any:
+        """The present compute pass."""
+        if self._pass is None:
+            self._pass = self._encode().begin_compute_pass()
+        return self._pass
 
     def _begin_pass(self) -> Timed | None:
-        """Lets there be a pass; while recording, a new one, and its timestamps."""
+        """A new pass with timestamps while recording; None otherwise."""
         if self.record is None:
-            if self._pass is None:
-                self._pass = self._encode().begin_compute_pass()
             return None
         self._end_pass()
         timed: Timed = self.record.timed()
@@ -237,6 +245,11 @@ class Driver(KernelDriver):
     def _encode(self) -> Any:
         if self._encoder is None:
             self._encoder = self._device.create_command_encoder()
+            if self._edges:
+                edges = [self._writer.ready(buffer, edge) for buffer, edge in self._edges]
+                self._edges = []
+                self._encoding.encode(self._compute(), edges)
+                self._end_pass()
         return self._encoder
 
     def _end_pass(self) -> None:
@@ -245,7 +258,7 @@ class Driver(KernelDriver):
             ended.end()
 
     def flush(self) -> None:
-        """Starts the work that is enqueued."""
+        """Starts the work that is enqueued, except parts of words, which wait for more work."""
         if os.getpid() != self._pid:  # the threads of the library are not in this process
             raise DeviceError(
                 f"{self.name} was opened by the process that this one was forked from, which alone "
@@ -258,6 +271,11 @@ class Driver(KernelDriver):
                 self._send_arguments()
                 self._queue.submit([encoder.finish()])
                 self._arguments.started()
+
+    def _flush_all(self) -> None:
+        if self._edges:
+            self._encode()
+        self.flush()
 
     def _send_arguments(self) -> None:
         for buffer, offset, words in self._arguments.changed():

@@ -62,7 +62,7 @@ class Dispatch:
     def __init__(self, pipeline: Pipeline, bound: Bound, slot: Slot, grid: tuple[int, ...]) -> None:
         self.pipeline, self.bound, self.slot, self.grid = pipeline, bound, slot, grid
         self.record: tuple[Any, ...] | None = None
-        """What `Direct` passes to the library, once it is built."""
+        """The arguments that `Direct` passes to the library, once the pipeline is built."""
 
 
 class Binder:

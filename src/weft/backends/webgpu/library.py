@@ -49,6 +49,17 @@ def _restrict() -> None:
         pass  # the program has used wgpu before
 
 
+def said(error: Exception) -> str:
+    """The text of an error of the library, in a line."""
+    why = " ".join(str(error).split())[:500]
+    if "device is lost" in why:
+        return (
+            "the device is lost: its driver has reset or removed it; with --fallback cpu texts go "
+            "on without it"
+        )
+    return why
+
+
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
     """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
@@ -57,7 +68,9 @@ def guarded(what: str) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        why = " ".join(str(error).split())[:500]
-        is_full = isinstance(error, MemoryError) or "not enough memory" in why.lower()
-        kind = OutOfMemoryError if is_full else DeviceError
-        raise kind(f"{what}: {why}") from error
+        why = said(error)
+        full = (MemoryError, library().GPUOutOfMemoryError)
+        if isinstance(error, full) or "not enough memory" in why.lower():
+            less = "place fewer layers there, or use a smaller context"
+            raise OutOfMemoryError(f"{what}: {why}; {less}") from error
+        raise DeviceError(f"{what}: {why}") from error

@@ -16,7 +16,7 @@ class Readback:
     """Copies ranges of buffers to the host. Callers hold the device's lock."""
 
     def __init__(self, device: Any, usage: int, mode: str = "READ_NOSYNC") -> None:
-        """`device` is wgpu's, `usage` is that of buffers which the host reads."""
+        """`device` is wgpu's; `usage` lets the host read a buffer."""
         self._device = device
         self._usage = usage
         self._mode = mode

@@ -36,7 +36,7 @@ class _Block:
         self.queries = queries
         self.used = 0
         self.ticks: NDArray[np.int64] | None = None
-        """What the device wrote, once it is read."""
+        """The numbers that the device wrote, once they are read."""
 
 
 class Timed:
@@ -59,11 +59,11 @@ class Timed:
         return writes
 
     def before(self) -> dict[str, Any]:
-        """Those of a pass before the work."""
+        """The `timestamp_writes` of a pass before the work."""
         return {"query_set": self.block.queries, "end_of_pass_write_index": self.first}
 
     def behind(self) -> dict[str, Any]:
-        """Those of a pass behind it."""
+        """The `timestamp_writes` of a pass behind it."""
         return {"query_set": self.block.queries, "beginning_of_pass_write_index": self.first + 1}
 
 

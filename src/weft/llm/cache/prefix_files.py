@@ -156,13 +156,17 @@ class PrefixFiles:
         return KeptText(key, tokens, tuple(rows)), checkpoints
 
     def write_soon(self, text: KeptText, checkpoints: Sequence[Checkpoint], made_with: str) -> None:
-        """Does `write` in a thread of its own. Waits while several texts are to be written."""
+        """Does `write` in a thread of its own, or in this one while the interpreter ends. Waits
+        while several texts are to be written."""
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "weft-prefixes")
         self._pending = [one for one in self._pending if not one.done()]
         if len(self._pending) >= _PENDING:
             self._pending.pop(0).result()
-        self._pending.append(self._writer.submit(self.write, text, checkpoints, made_with))
+        try:
+            self._pending.append(self._writer.submit(self.write, text, checkpoints, made_with))
+        except RuntimeError:  # a function of atexit closes the model: no thread can start then
+            self.write(text, checkpoints, made_with)
 
     def close(self) -> None:
         """Waits until all texts are written."""

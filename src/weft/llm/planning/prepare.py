@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from weft.backends.base import Backend, OnMachine
+from weft.backends.registry import device_name
 from weft.compiler import keeps_activations, resolve_devices
 from weft.compiler.homes import first_with_own_memory
 from weft.errors import OutOfMemoryError, ScheduleError
@@ -64,10 +65,10 @@ def prepare(
         profile = load_profile(profile)
     placement = Placement(
         arguments.get("n_gpu_layers"),
-        dict(arguments.get("place") or {}),
+        {glob: device_name(to) for glob, to in (arguments.get("place") or {}).items()},
         saved,
         arguments.get("fit", False),
-        dict(arguments.get("memory") or {}),
+        {device_name(name): size for name, size in (arguments.get("memory") or {}).items()},
         arguments.get("policy", "ggml"),
         profile,
         arguments.get("offload_kv", True),

@@ -25,4 +25,4 @@ OWN: Own = {
 KERNELS = OwnKernels(OWN, {("MUL_MAT", "ADD"): mul_mat_add}, read_bytes)
 
 EXACT = OwnKernels({"FLASH_ATTN_EXT": attention}, {}, NO_OWN.feeds)
-"""Those that round no activations of products."""
+"""The kernels besides products, which round activations."""

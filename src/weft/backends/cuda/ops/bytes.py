@@ -1,5 +1,6 @@
-"""The launches that make activations bytes (`weft.backends.kernels.ops.bytes`): one of their own
-(`quantized`), or that of the kernel whose result they are, which spares it."""
+"""The launches that make activations bytes (`weft.backends.kernels.ops.bytes`).
+
+`quantized` does nothing else. The kernels of NORM_SCALE and GLU make bytes of their result, too."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _of_weights(w: View) -> tuple[tuple[str, ...], tuple[Local, ...]]:
 
 
 def _by_lanes(call: Call, columns: int) -> tuple[tuple[str, ...], Local, int, tuple[int, ...]]:
-    """Defines, memory, groups along rows, and the group, where lanes have so many columns."""
+    """Defines, memory, groups along rows, and the group, for the columns of a lane."""
     lanes, rows = call.limits.lanes, 2 if columns <= 2 else 1
     items = lanes * call.limits.rows
     defines = (f"LANES={lanes}", f"COLS={columns}", f"ROWS={rows}")

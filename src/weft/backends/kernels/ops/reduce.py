@@ -20,10 +20,9 @@ def _index_rule(node: Tensor) -> str | None:
 
 @family("ARGMAX", refuse=_index_rule)
 def _argmax(call: Call) -> list[Launch]:
-    s, d, items = call.view(0), call.dst, call.limits.row_items
-    n = s.ne[1] * s.ne[2] * s.ne[3]
-    args = (s, d, i32(n))
-    return [Launch(_FILE, call.all_f32(s), "argmax", args, (-(-n // items),), (items,))]
+    s, d = call.view(0), call.dst
+    args = (s, d, call.row_sums)
+    return [Launch(_FILE, call.all_f32(s), "argmax", args, *call.by_rows(s))]
 
 
 @family("TRI", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", refuse=floats(0))

@@ -60,9 +60,14 @@ __kernel void group_norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
                          float eps, LOCAL(float) tmp) {
   const int l = get_local_id(0), n_items = get_local_size(0), i3 = get_global_id(2);
   const int first = get_global_id(1) * size, last = min(first + size, s.ne[2]);
-  const long n = (long)s.ne[0] * s.ne[1] * (last - first);
-#define EACH for (long i = l; i < n; i += n_items)
-#define INDICES i % s.ne[0], i / s.ne[0] % s.ne[1], first + i / s.ne[0] / s.ne[1], i3
+  const int n_rows = s.ne[1] * (last - first);
+  const float n = (float)s.ne[0] * n_rows;
+  int side = 1; /* items beside each other in a row; the others have the next rows */
+  while (side < n_items && side < s.ne[0]) side *= 2;
+#define EACH                                              \
+  for (int r = l / side; r < n_rows; r += n_items / side) \
+    for (int i = l % side; i < s.ne[0]; i += side)
+#define INDICES i, r % s.ne[1], first + r / s.ne[1], i3
   float sum = 0.0f;
   EACH sum += load(ps + at4(&s, INDICES), s.type);
   float mean = group_sum(sum, tmp) / n;

@@ -1,20 +1,31 @@
 /* Largest elements of rows, masks and generators. */
 
-/* The index of the last of the largest elements. An item is a row. */
-__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int n_rows) {
-  const int row = get_global_id(0);
-  if (row >= n_rows) return;
-  bytes_t from = ps + at4(&s, 0, row % s.ne[1], row / s.ne[1] % s.ne[2], row / s.ne[1] / s.ne[2]);
+/* The index of the last of the largest elements, or of all where they are NaNs. A group computes
+   one row; grid (group, ne1, ne2 * ne3). */
+__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, LOCAL(float) tmp) {
+  const int l = get_local_id(0), n_items = get_local_size(0);
+  const int i1 = get_global_id(1), plane = get_global_id(2);
+  bytes_t from = ps + at4(&s, 0, i1, plane % s.ne[2], plane / s.ne[2]);
+  __local int* places = (__local int*)&tmp[0];
   float best = -INFINITY;
-  int at = s.ne[0] - 1;
-  for (int i = 0; i < s.ne[0]; i++) {
+  int at = -1; /* no number yet */
+  for (int i = l; i < s.ne[0]; i += n_items) {
     float x = load(from + i * s.nb[0], s.type);
     if (x > best || (x == best && !isnan(x))) {
       best = x;
       at = i;
     }
   }
-  *(__global int*)(pd + d.at + row * d.nb[0]) = at;
+  const float top = group_max(best, tmp);
+  places[l] = best == top ? at : -1;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = n_items / 2; step > 0; step /= 2) {
+    if (l < step) places[l] = max(places[l], places[l + step]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  if (l == 0)
+    *(__global int*)(pd + d.at + ((long)plane * s.ne[1] + i1) * d.nb[0]) =
+        places[0] < 0 ? s.ne[0] - 1 : places[0];
 }
 
 /* what a mask leaves: numbers of TRI, then 4: columns up to n_past + row, else `other` */
