@@ -12,8 +12,9 @@ __all__ = ["about", "about_as_json", "about_lines", "built_lines"]
 
 
 def about() -> dict[str, Any]:
-    """Version, Python, and the native module: system, processor and compiler; commit (None where it
-    is unknown); kernel targets with their scores here, 0 for those that this processor cannot run.
+    """The versions of weft and Python, and what the native module is: the system, processor and
+    compiler that it was built for, its commit (None where it is unknown), and its kernel targets
+    with their scores here, which are 0 where this processor cannot run them.
 
     Raises ImportError where the native module is missing or cannot be loaded."""
     from weft.native import _native
