@@ -89,12 +89,15 @@ def test_a_wheel_has_the_files_the_tag_and_a_record_of_all(tmp_path: Path) -> No
     tag = tags(named("windows-ARM64"), (3, 12))
     out = tmp_path / "out"
     out.mkdir()
-    made = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out)
+    bill = {"sboms/weft.cdx.json": b"{}"}
+    made = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out, bill)
     assert made.name == "weft-1.0-cp312-abi3-win_arm64.whl"
     first = made.read_bytes()
-    assert pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out).read_bytes() == first
+    again = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out, bill)
+    assert again.read_bytes() == first
     with zipfile.ZipFile(made) as wheel:
         files = {name: wheel.read(name) for name in wheel.namelist()}
+    assert files["weft-1.0.dist-info/sboms/weft.cdx.json"] == b"{}"
     assert files["weft/_native.pyd"] == b"\0native" and files["weft/__init__.py"] == b"x = 1\n"
     assert files["weft-1.0.dist-info/WHEEL"].decode().splitlines() == [
         "Wheel-Version: 1.0", "Root-Is-Purelib: false", f"Tag: {tag}"
@@ -164,6 +167,7 @@ def test_a_platform_that_fails_is_named_and_the_others_are_built(
     monkeypatch.setattr(commands, "build", build)
     monkeypatch.setattr(commands, "SOURCES", tmp_path)
     monkeypatch.setattr(commands, "python_files", lambda *_: tmp_path / "plain.whl")
+    monkeypatch.setattr(commands, "inside", lambda root: {})
     chosen = [named("musllinux-x86_64"), named("windows-ARM64")]
     with pytest.raises(ReleaseError, match="musllinux-x86_64, windows-ARM64: not all"):
         commands.wheels(chosen, tmp_path / "out")
