@@ -1,4 +1,4 @@
-"""Makes the tables of docs/speed.md anew, and the summary of them in README.md.
+"""Makes the tables of docs/speed.md anew, their summary there, and four rows of it in README.md.
 
     python benchmarks/tables.py [--only programs,models] [--targets avx2,avx512]
         [--python VENV/bin/python] [--model SMOLLM2.gguf] [--peer lcpp=PATH/llama-bench]
@@ -248,9 +248,10 @@ def main() -> None:
             except (subprocess.CalledProcessError, ValueError, LookupError) as e:
                 print(f"{name}, {target}: left as it was ({e})", file=sys.stderr)
                 continue
-            PAGE.write_text(replaced(PAGE.read_text("utf-8"), f"{name} {target}", text), "utf-8")
-            summary = summarized(PAGE.read_text("utf-8"))
-            README.write_text(replaced(README.read_text("utf-8"), "summary", summary), "utf-8")
+            page = replaced(PAGE.read_text("utf-8"), f"{name} {target}", text)
+            PAGE.write_text(replaced(page, "summary", summarized(page)), "utf-8")
+            short = headlines(page)
+            README.write_text(replaced(README.read_text("utf-8"), "summary", short), "utf-8")
 
 
 def own_targets(python: str) -> list[str]:
@@ -400,6 +401,14 @@ def summarized(page: str) -> str:
                 rows.append([f"{about}, {threads}", f"`{target}`", str(len(values)),
                              *(f"{value:.2f}x" for value in parts)])  # fmt: skip
     return "\n".join(markdown(rows)) + "\n"
+
+
+def headlines(page: str) -> str:
+    """The rows of the summary that README.md has: one thread, AVX-512."""
+    about = ("prompts", "tokens", "several texts", "PyTorch programs")
+    head, line, *rows = summarized(page).splitlines()
+    first = tuple(f"| {words}, one thread | `avx512` |" for words in about)
+    return "\n".join([head, line, *(row for row in rows if row.startswith(first))]) + "\n"
 
 
 def stale(page: str) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""The commands of a release: wheels, notes, version."""
+"""The commands of a release: wheels, notes, sbom, version."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from release.native import try_native
 from release.notes import check_tag, notes, versions
 from release.pack import pack, python_files, tags
 from release.platforms import PLATFORMS, Platform, named
+from release.sbom import components, inside, sbom
 from release.tryout import try_out
 
 PYTHONS = ((3, 11), (3, 12))
@@ -32,6 +33,7 @@ def wheels(
     if not CUBINS.is_dir():
         print("wheels without kernels for NVIDIA's GPUs; `python -m release.cubins` compiles them")
     plain = python_files(SOURCES, folder)
+    metadata = inside(SOURCES)
     failed = []
     for platform in platforms:
         try:
@@ -40,7 +42,9 @@ def wheels(
                 start = time.monotonic()
                 module = built.module(python)
                 name = f"weft/_native{platform.module_suffix(python)}"
-                wheel = pack(plain, {name: module.read_bytes()}, tags(platform, python), out)
+                wheel = pack(
+                    plain, {name: module.read_bytes()}, tags(platform, python), out, metadata
+                )
                 took = time.monotonic() - start
                 facts = "; ".join(check(wheel, platform))
                 print(f"{wheel.name}: built in {took:.0f} s; {facts}", flush=True)
@@ -65,7 +69,9 @@ def main() -> int:
     one.add_argument("--kernels", help="WEFT_TARGETS, or none, for a quick look; default: all")
     one.add_argument("--no-try", action="store_true", help="build and check, run nothing")
     one = commands.add_parser("notes", help="print the section of a version of CHANGELOG.md")
-    one.add_argument("version", nargs="?")
+    one.add_argument("version", nargs="?", help="default: the version of pyproject.toml")
+    one.add_argument("--draft", action="store_true", help="also where it is unreleased")
+    commands.add_parser("sbom", help="print what a wheel has of others, as CycloneDX")
     one = commands.add_parser("version", help="fail where a tag is not that of pyproject.toml")
     one.add_argument("tag")
     options = parser.parse_args()
@@ -75,7 +81,9 @@ def main() -> int:
             wheels(chosen, options.out, options.kernels, not options.no_try)
         elif options.command == "notes":
             text = (SOURCES / "CHANGELOG.md").read_text("utf-8")
-            print(notes(text, options.version or versions(SOURCES)["weft"]), end="")
+            print(notes(text, options.version or versions(SOURCES)["weft"], options.draft), end="")
+        elif options.command == "sbom":
+            print(sbom(versions(SOURCES)["weft"], components(SOURCES)))
         else:
             print(check_tag(options.tag, SOURCES))
     except ReleaseError as e:

@@ -41,15 +41,17 @@ def check_tag(tag: str, root: Path) -> str:
     return version
 
 
-def notes(changelog: str, version: str) -> str:
+def notes(changelog: str, version: str, draft: bool = False) -> str:
     """The section of a version, without its heading; raises ReleaseError where there is none, where
-    it is empty, or where its heading still says `unreleased`."""
+    it is empty, or where its heading still says `unreleased` and it is not asked for as a draft."""
     headings = list(_HEADING.finditer(changelog))
     for i, heading in enumerate(headings):
         if heading.group(1) != version:
             continue
-        if "unreleased" in heading.group(0):
-            raise ReleaseError(f"CHANGELOG.md calls {version} unreleased; write its date there")
+        if "unreleased" in heading.group(0) and not draft:
+            raise ReleaseError(
+                f"CHANGELOG.md calls {version} unreleased; write its date there, or add --draft"
+            )
         end = headings[i + 1].start() if i + 1 < len(headings) else len(changelog)
         text = changelog[heading.end() : end].strip()
         if not text:

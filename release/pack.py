@@ -8,6 +8,7 @@ import hashlib
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from release.errors import run
@@ -36,13 +37,21 @@ def python_files(project: Path, folder: Path) -> Path:
         return wheel.rename(folder / wheel.name)
 
 
-def pack(plain: Path, native: dict[str, bytes], tag: str, folder: Path) -> Path:
-    """The wheel `plain` with the files of `native` (path in the wheel -> bytes) and another tag."""
+def pack(
+    plain: Path,
+    native: dict[str, bytes],
+    tag: str,
+    folder: Path,
+    metadata: Mapping[str, bytes] = {},
+) -> Path:
+    """The wheel `plain` with another tag, the files of `native` (path in the wheel -> bytes) and
+    those of `metadata` (path below .dist-info -> bytes)."""
     name, version = plain.name.split("-")[:2]
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(plain) as wheel:
         files = {i.filename: wheel.read(i) for i in wheel.infolist() if not i.is_dir()}
     files |= native
+    files |= {f"{info}/{path}": data for path, data in metadata.items()}
     lines = [
         line for line in files[f"{info}/WHEEL"].decode().splitlines()
         if line and not line.startswith(("Root-Is-Purelib", "Tag", "Build"))

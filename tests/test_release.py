@@ -89,12 +89,15 @@ def test_a_wheel_has_the_files_the_tag_and_a_record_of_all(tmp_path: Path) -> No
     tag = tags(named("windows-ARM64"), (3, 12))
     out = tmp_path / "out"
     out.mkdir()
-    made = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out)
+    bill = {"sboms/weft.cdx.json": b"{}"}
+    made = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out, bill)
     assert made.name == "weft-1.0-cp312-abi3-win_arm64.whl"
     first = made.read_bytes()
-    assert pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out).read_bytes() == first
+    again = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out, bill)
+    assert again.read_bytes() == first
     with zipfile.ZipFile(made) as wheel:
         files = {name: wheel.read(name) for name in wheel.namelist()}
+    assert files["weft-1.0.dist-info/sboms/weft.cdx.json"] == b"{}"
     assert files["weft/_native.pyd"] == b"\0native" and files["weft/__init__.py"] == b"x = 1\n"
     assert files["weft-1.0.dist-info/WHEEL"].decode().splitlines() == [
         "Wheel-Version: 1.0", "Root-Is-Purelib: false", f"Tag: {tag}"
@@ -164,6 +167,7 @@ def test_a_platform_that_fails_is_named_and_the_others_are_built(
     monkeypatch.setattr(commands, "build", build)
     monkeypatch.setattr(commands, "SOURCES", tmp_path)
     monkeypatch.setattr(commands, "python_files", lambda *_: tmp_path / "plain.whl")
+    monkeypatch.setattr(commands, "inside", lambda root: {})
     chosen = [named("musllinux-x86_64"), named("windows-ARM64")]
     with pytest.raises(ReleaseError, match="musllinux-x86_64, windows-ARM64: not all"):
         commands.wheels(chosen, tmp_path / "out")
@@ -271,10 +275,20 @@ def test_release_notes_are_the_section_of_the_version() -> None:
         notes("# Changelog\n\n## 1.0\n\n## 0.9\n\n- x\n", "1.0")
 
 
-def test_the_changelog_has_a_section_for_this_version() -> None:
-    version = versions(ROOT)["weft"]
-    text = (ROOT / "CHANGELOG.md").read_text("utf-8").replace("(unreleased)", "")
-    assert len(notes(text, version)) > 1000
+def test_an_unreleased_section_is_printed_as_a_draft() -> None:
+    assert notes(CHANGES, "0.3.0", draft=True) == "- next\n"
+
+
+def test_the_changelog_has_short_lines_and_a_section_for_this_version_with_ways_from_the_last(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 120]
+    monkeypatch.setattr("sys.argv", ["release", "notes", "--draft"])
+    assert commands.main() == 0
+    said = capsys.readouterr().out
+    assert said.startswith("### Moving from ") and len(said) > 1000
 
 
 def test_the_workflow_parses_and_publishes_only_what_was_tested() -> None:

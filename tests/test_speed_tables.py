@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, and the summary of them in README.md."""
+"""The tables of docs/speed.md, their summary there, and four rows of it in README.md."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ import sys
 
 import pytest
 
-from benchmarks.tables import PAGE, README, ROOT, TABLES, blocks, marks, printed, summarized
+from benchmarks.tables import (
+    PAGE,
+    README,
+    ROOT,
+    TABLES,
+    blocks,
+    headlines,
+    marks,
+    printed,
+    summarized,
+)  # fmt: skip
 
 
-def test_the_summary_says_what_the_tables_have() -> None:
+def test_the_summaries_say_what_the_tables_have() -> None:
     begin, end = marks("summary")
-    text = README.read_text("utf-8").partition(begin)[2].partition(end)[0]
-    assert text == summarized(PAGE.read_text("utf-8"))
+    page = PAGE.read_text("utf-8")
+    for file, text in ((PAGE, summarized(page)), (README, headlines(page))):
+        assert file.read_text("utf-8").partition(begin)[2].partition(end)[0] == text
+    assert len(headlines(page).splitlines()) == 2 + 4
 
 
 def test_tables_have_rows_their_command_and_their_ratios() -> None:

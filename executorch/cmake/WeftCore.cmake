@@ -4,7 +4,7 @@ include(${root}/native/cmake/fingerprint.cmake)
 find_package(Threads REQUIRED)
 
 set(core ${WEFT_CORE})
-# an installed core is for this machine, with every kernel
+# an installed core is for this machine, with the kernels that weft was built with
 if(NOT core AND NOT WEFT_SANITIZE AND NOT CMAKE_CROSSCOMPILING AND NOT WEFT_KEEP
    AND NOT DEFINED WEFT_TARGETS)
   # -I: pip hides what is installed from the Python of an isolated build otherwise

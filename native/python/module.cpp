@@ -3,6 +3,7 @@
 
 namespace nb = nanobind;
 
+const char* built_from();
 void bind_convert(nb::module_& m);
 void bind_experts(nb::module_& m);
 void bind_kernels(nb::module_& m);
@@ -20,6 +21,10 @@ NB_MODULE(_native, m) {
   m.def(
       "built_for", [] { return WEFT_BUILT_FOR; },
       "The system, the processor and the compiler that this module was built for.");
+  m.def("built_from", &built_from,
+        "The commit that this module was built from, with + where files differed from it; empty "
+        "where it "
+        "is not known.");
   bind_convert(m);
   bind_experts(m);
   bind_kernels(m);

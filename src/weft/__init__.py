@@ -129,4 +129,6 @@ def __getattr__(name: str) -> Any:
 
 def _without_torch(*_: object, **__: object) -> Any:
     """Stands in for `from_torch` where PyTorch is not installed."""
-    raise ImportError("weft.from_torch needs PyTorch: pip install 'weft[torch]'")
+    from weft.extras import how_to_install
+
+    raise ImportError(f"weft.from_torch needs PyTorch; {how_to_install('torch')}")

@@ -11,6 +11,11 @@ def built_for() -> str:
     The system, the processor and the compiler that this module was built for.
     """
 
+def built_from() -> str:
+    """
+    The commit that this module was built from, with + where files differed from it; empty where it is not known.
+    """
+
 class RowConverter:
     """Threads that convert rows of one type to another, as files have them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.in_process import weft
+from weft.cli.about import built_lines
 from weft.cli.app import COMMANDS
 from weft.cli.mistakes import flag_name
 from weft.errors import ContextError, ContextFull, WeftError
 from weft.llm import SamplingParams
 from weft.llm.sampling import SAMPLING_OPTIONS
+from weft.native import _native
 from weft.version import __version__
 
 
@@ -61,7 +64,30 @@ def test_weft_alone_help_and_version() -> None:
     assert weft("help", "run").stdout == help_of("run")
     assert weft("help", "nope").returncode == 2
     for words in (("version",), ("-v",), ("-V",), ("--version",)):
-        assert weft(*words).stdout == f"weft {__version__}\n"
+        assert weft(*words).stdout.splitlines()[0] == f"weft {__version__}"
+
+
+def test_the_version_says_what_was_built_and_for_what() -> None:
+    said = weft("--version").stdout.splitlines()
+    assert said[1].startswith(f"built for: {_native.built_for()}")
+    assert _native.built_from() in said[1]
+    assert said[2].startswith("kernel targets: ") and len(said) == 3
+    assert all(name in said[2] for name, _ in _native.targets())
+    data = json.loads(weft("--version", "--json").stdout)
+    assert data == json.loads(weft("version", "--json").stdout)
+    assert data["version"] == __version__ and data["targets"] == dict(_native.targets())
+    assert data["built_from"] == (_native.built_from() or None)
+    alone = weft("--json", "devices")
+    assert alone.returncode == 2 and "or with --version" in alone.stderr
+
+
+def test_a_build_for_one_processor_says_how_to_get_every_target() -> None:
+    facts = {"built_for": "Linux", "built_from": None, "targets": {"avx2": 10, "avx512": 0}}
+    first, second = built_lines(facts)
+    assert first == "built for: Linux"
+    assert second.startswith("kernel targets: avx2, avx512 (not on this machine) (built for one")
+    assert "WEFT_TARGETS=all" in second
+    assert "WEFT_TARGETS" not in built_lines(facts | {"targets": {"baseline": 1}})[1]
 
 
 @pytest.mark.parametrize(

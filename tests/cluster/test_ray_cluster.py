@@ -13,6 +13,7 @@ from tests.serve.server import DEMO
 from weft.cluster import ray_cluster
 from weft.cluster.ray_cluster import Machine, cpus_each
 from weft.errors import DeviceError
+from weft.extras import how_to_install
 
 
 @pytest.mark.parametrize(
@@ -68,4 +69,4 @@ def test_what_lacks_the_extra_is_told() -> None:
         "except weft.WeftError as error: print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout == "weft.ray needs ray; install it with: pip install 'weft[ray]'\n"
+    assert out.stdout == f"weft.ray needs ray; {how_to_install('ray')}\n"

@@ -60,7 +60,10 @@ def test_without_pytorch_the_error_names_the_extra():
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert "ImportError: weft.from_torch needs PyTorch: pip install 'weft[torch]'" in process.stderr
+    assert (
+        "ImportError: weft.from_torch needs PyTorch; install it with `pip install 'weft[torch]'`"
+        in process.stderr
+    )
 
 
 def test_without_the_library_the_error_names_the_command(monkeypatch):

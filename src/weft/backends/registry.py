@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from weft.backends.base import Backend, Rules
 from weft.errors import DeviceError, WeftError
+from weft.extras import how_to_install
 from weft.records import dataclass
 
 if TYPE_CHECKING:
@@ -170,6 +171,10 @@ def _blamed(name: str, target: str, what: str) -> Iterator[None]:
         ) from error
 
 
+_EXTRAS = {"webgpu": "gpu", "remote": "machines"}
+"""The extras of backends that have another name than their extra."""
+
+
 def _load(name: str, target: str) -> ModuleType:
     ours = target.startswith("weft.")
     try:
@@ -180,10 +185,11 @@ def _load(name: str, target: str) -> ModuleType:
             raise DeviceError(
                 f"backend {name!r} is not part of this build (no module {target})"
             ) from error
-        extra = f"'weft[{name}]'" if ours else str(error.name)
+        hint = f"install it with `pip install {error.name}`"
+        if ours:
+            hint = how_to_install(_EXTRAS.get(name, name))
         raise DeviceError(
-            f"backend {name!r} needs the Python package {error.name!r}; "
-            f"install it with `pip install {extra}`"
+            f"backend {name!r} needs the Python package {error.name!r}; {hint}"
         ) from error
     except ImportError as error:
         again = "weft, or build it again" if ours else f"the package that brings {target}"

@@ -55,7 +55,7 @@ COMMANDS = {
     "quantize": "Write a model again with its matrices in another type.",
     "completion": "Print a script that completes commands and options in a shell.",
     "help": "Show the commands, or the options of one.",
-    "version": "Show the version.",
+    "version": "Show the version and the build.",
 }
 """The commands and their descriptions. The module `weft.cli.NAME` has a function of the same name;
 it is imported only when the command is called."""
@@ -154,24 +154,24 @@ app = typer.Typer(
 )
 
 
-def _version(show: bool) -> None:
-    if show:
-        from weft.version import __version__
-
-        print(f"weft {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
 def _root(
     context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", "-v", callback=_version, is_eager=True, help="Show the version."
+            "--version", "-V", "-v", help="Show the version, the build and its kernel targets."
         ),
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --version: print JSON.")] = False,
 ) -> None:
+    if version:
+        from weft.cli.about import about_as_json, about_lines
+
+        print(about_as_json() if as_json else about_lines())
+        raise typer.Exit
+    if as_json:
+        raise usage_error("--json stands behind a command, or with --version")
     if context.invoked_subcommand is None:
         print(context.get_help())
 

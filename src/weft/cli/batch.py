@@ -24,6 +24,7 @@ from weft.cli.prefix_flags import PrefixFlags
 from weft.cli.ray_options import OnRay, RayFlags
 from weft.cli.serve import SeveralLoad, calm_collector, service_lines
 from weft.errors import ContextError, WeftError
+from weft.extras import how_to_install
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import option
 
@@ -155,9 +156,7 @@ def serving(what: str, extra: str = "serve") -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("weft"):
             raise
-        raise WeftError(
-            f"{what} need {error.name}; install it with: pip install 'weft[{extra}]'"
-        ) from None
+        raise WeftError(f"{what} need {error.name}; {how_to_install(extra)}") from None
 
 
 def _look_at(requests: Path) -> tuple[int, bool]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from weft.backends import known_backends
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.backends.cpu.record import verdicts
+from weft.cli.about import about, built_lines
 from weft.cli.console import StatusLine, device_list, wide
 from weft.cli.doctor import used_target
 from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
@@ -79,8 +80,7 @@ def _as_json(peaks: Peaks | None) -> dict[str, Any]:
             "cores": _native.usable_cores(),
             "processors": _native.usable_processors(),
             "memory_nodes": memory_nodes(_native.usable_cpus()),
-            "built_for": _native.built_for(),
-            "targets": dict(_native.targets()),
+            **{name: about()[name] for name in ("built_for", "built_from", "targets")},
             "target": used,
             "why": why,
             "peaks": None if peaks is None else asdict(peaks),
@@ -119,12 +119,8 @@ def _print_targets() -> None:
     """Prints the kernel targets, the one in use and why, and those that failed their check."""
     used, why = used_target()
     out = wide()
-    names = [
-        name if score else f"{name} (not on this machine)" for name, score in _native.targets()
-    ]
-    only = "" if "baseline" in dict(_native.targets()) else " (built for one processor only)"
-    out.print(f"built for: {_native.built_for()}", markup=False)
-    out.print(f"kernel targets: {', '.join(names)}{only}", markup=False)
+    for line in built_lines(about()):
+        out.print(line, markup=False)
     out.print(f"in use: {used or 'none'} ({why})", markup=False)
     for name, verdict in verdicts().items():
         if verdict.failed:

@@ -26,6 +26,7 @@ from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
 from weft.errors import WeftError
+from weft.extras import how_to_install
 from weft.llm.config import Pooling
 from weft.llm.engine.admission import POLICY, Policy
 from weft.llm.engine.batches import DELAY
@@ -153,8 +154,8 @@ def serve(
         if error.name is None or error.name.startswith("weft"):
             raise
         raise WeftError(
-            f"the server needs {error.name}; install it with: pip install "
-            f"'weft[{'serve' if on_ray is None else 'ray'}]'"
+            f"the server needs {error.name}; "
+            + how_to_install("serve" if on_ray is None else "ray")
         ) from None
     names = [name.strip() for name in (own.alias or "").split(",") if name.strip()]
     options = api.ServeOptions(

@@ -1,10 +1,16 @@
-"""`weft version` shows the version."""
+"""`weft version` shows the version and the build."""
 
 from __future__ import annotations
 
-import weft.version as numbers
+from typing import Annotated
+
+import typer
+
+from weft.cli.about import about_as_json, about_lines
 
 
-def version() -> None:
-    """Show the version."""
-    print(f"weft {numbers.__version__}")
+def version(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the version, what the native module was built for and from, and its kernel targets."""
+    print(about_as_json() if as_json else about_lines())

@@ -9,6 +9,7 @@ import socket
 from typing import Any
 
 from weft.errors import ContextError, DeviceError, WeftError
+from weft.extras import how_to_install
 from weft.records import dataclass
 
 ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
@@ -35,7 +36,7 @@ def import_ray(what: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise WeftError(f"{what} needs ray; install it with: pip install 'weft[ray]'") from None
+        raise WeftError(f"{what} needs ray; {how_to_install('ray')}") from None
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 

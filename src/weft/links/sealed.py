@@ -11,6 +11,7 @@ import hmac
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import LinkError
+from weft.extras import how_to_install
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -24,7 +25,7 @@ def _ciphers() -> Any:
         from cryptography.hazmat.primitives.ciphers import aead
     except ImportError as error:
         raise LinkError(
-            "links between machines need the package cryptography: pip install 'weft[machines]'"
+            f"links between machines need the package cryptography; {how_to_install('machines')}"
         ) from error
     return aead
 

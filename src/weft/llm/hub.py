@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from weft.errors import FormatError
+from weft.extras import how_to_install
 from weft.llm.published_files import OF_A_FOLDER, SHARD, gguf_models
 
 PREFIX = "hf:"
@@ -61,7 +62,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         import huggingface_hub.errors
     except ImportError:
         raise FormatError(
-            f"{name}: models by name need huggingface_hub: pip install 'weft[hub]'; or give a path"
+            f"{name}: models by name need huggingface_hub; {how_to_install('hub')}, or give a path"
         ) from None
     repo, file = parts["repo"], parts["file"]
     try:

@@ -18,6 +18,7 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
+from weft.extras import how_to_install
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
@@ -123,8 +124,8 @@ async def read_form(http: Request) -> FormData:
         )
     if find_spec("python_multipart") is None:
         raise ApiError(
-            501, "files in requests need python-multipart; install it on the server: "
-            "pip install 'weft[serve]'", "file", "unsupported",
+            501, f"the server needs python-multipart to read files; {how_to_install('serve')}",
+            "file", "unsupported",
         )  # fmt: skip
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer says it
     try:

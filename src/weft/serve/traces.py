@@ -19,6 +19,7 @@ from typing import Any
 from starlette.types import Scope
 
 from weft.errors import WeftError
+from weft.extras import how_to_install
 from weft.llm.engine import Done, Times
 from weft.serve.endpoints import nearest
 from weft.serve.record import route_of, tokens_of
@@ -181,9 +182,7 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise WeftError(
-            f"--otel needs {error.name}; install it with: pip install 'weft[otel]'"
-        ) from None
+        raise WeftError(f"--otel needs {error.name}; {how_to_install('otel')}") from None
 
 
 def _provider() -> Any:

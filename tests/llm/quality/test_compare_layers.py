@@ -86,5 +86,7 @@ def test_what_cannot_be_compared_is_refused(
     with pytest.raises(FormatError, match="which weft does not know"):
         compare_layers(tmp_path, unknown, [1])
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ContextError, match=r"needs PyTorch and transformers: pip install"):
+    with pytest.raises(
+        ContextError, match=r"needs PyTorch and transformers; install it with `pip install"
+    ):
         compare_layers(tmp_path, model, folders.IDS)

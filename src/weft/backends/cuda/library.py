@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.backends.cuda.calls import CudaError
 from weft.errors import DeviceError
+from weft.extras import how_to_install
 from weft.flags import said_to_others
 
 _OLDEST = 13_000
@@ -31,8 +32,7 @@ def _bindings(module: str) -> Any:
             from cuda.bindings import nvrtc as found
     except ModuleNotFoundError as error:
         raise DeviceError(
-            "backend 'cuda' needs the Python package 'cuda-bindings'; "
-            "install it with `pip install 'weft[cuda]'`"
+            f"backend 'cuda' needs the Python package 'cuda-bindings'; {how_to_install('cuda')}"
         ) from error
     except ImportError as error:
         raise DeviceError(f"cuda-bindings cannot be loaded ({error}); reinstall it") from error
@@ -75,7 +75,7 @@ def nvrtc() -> Any:
     except Exception as error:
         raise DeviceError(
             "backend 'cuda' needs NVIDIA's run-time compiler (package 'nvidia-cuda-nvrtc'); "
-            "install it with `pip install 'weft[cuda]'`"
+            + how_to_install("cuda")
         ) from error
     return found
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.errors import DeviceError, OutOfMemoryError
+from weft.extras import how_to_install
 
 SetBytes = Callable[[int, bytes], None]
 """Sets the argument of a number."""
@@ -20,8 +21,7 @@ def library() -> Any:
         import pyopencl
     except ModuleNotFoundError as error:
         raise DeviceError(
-            "backend 'opencl' needs the Python package 'pyopencl'; "
-            "install it with `pip install 'weft[opencl]'`"
+            f"backend 'opencl' needs the Python package 'pyopencl'; {how_to_install('opencl')}"
         ) from error
     except ImportError as error:
         raise DeviceError(

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from weft.errors import DeviceError, OutOfMemoryError
+from weft.extras import how_to_install
 
 
 @cache
@@ -25,8 +26,7 @@ def library() -> Any:
         import wgpu
     except ModuleNotFoundError as error:
         raise DeviceError(
-            f"backend 'webgpu' needs the Python package {error.name!r}; "
-            "install it with `pip install 'weft[gpu]'`"
+            f"backend 'webgpu' needs the Python package {error.name!r}; {how_to_install('gpu')}"
         ) from error
     except (ImportError, OSError, RuntimeError) as error:
         raise DeviceError(f"wgpu cannot be loaded ({error})") from error

@@ -16,13 +16,13 @@ What other packages may build on:
 """
 
 from weft.errors import WeftError
+from weft.extras import how_to_install
 
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise WeftError(
-        "PyTorch programs need the package torch; install weft with its extra: "
-        "pip install 'weft[torch]'"
+        f"PyTorch programs need the package torch; {how_to_install('torch')}"
     ) from error
 
 from weft.frontends.fx import ops as _ops  # noqa: F401  (registers the visitors)

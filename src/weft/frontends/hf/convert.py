@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from weft import quants
 from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
+from weft.extras import how_to_install
 from weft.frontends.gguf.format import ROPE_HALVES, RawValue, ValueType
 from weft.frontends.gguf.shards import UNLIMITED, ShardLimits, write_shards
 from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
@@ -178,7 +179,7 @@ def general_keys(
         import gguf
     except ImportError:
         raise FormatError(
-            "weft convert needs the package gguf for the names of models: pip install 'weft[hf]'"
+            "weft convert needs the package gguf for the names of models; " + how_to_install("hf")
         ) from None
     sizes = {name: values.shape for name, values in tensors}
     writer: Any = gguf.GGUFWriter(None, "llama")

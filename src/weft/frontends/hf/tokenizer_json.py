@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any
 
 from weft.errors import FormatError
+from weft.extras import how_to_install
 from weft.frontends.gguf.format import TOKENIZER_SETTINGS, WHOLE_TOKENIZER
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.pretokenizer import UNKNOWN, name_by_steps
@@ -52,7 +53,7 @@ def tokenizer_keys(c: Config, keys: Mapping[str, object]) -> dict[str, object]:
         if importlib.util.find_spec("tokenizers") is None:
             raise FormatError(
                 f"{where} asks for what only the package tokenizers has: "
-                f"{', '.join(lacking):.500}; install it with: pip install 'weft[hf]'"
+                f"{', '.join(lacking):.500}; {how_to_install('hf')}"
             )
         asked.keys.pop(TOKENIZER_SETTINGS, None)
         if "strips" in asked.settings:

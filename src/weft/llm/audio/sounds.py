@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import MEDIA_BYTES, RECORDING_BYTES, RECORDING_SAMPLES, SAMPLES
 from weft.errors import ArgumentError, ContextError
+from weft.extras import how_to_install
 from weft.llm.senses.media import decoding, media_bytes
 
 Samples: TypeAlias = NDArray[np.float32]
@@ -186,7 +187,7 @@ def _opened(data: bytes, most: int) -> _Form:
         soundfile = importlib.import_module("soundfile")
     except (ImportError, OSError):
         raise ContextError(
-            "sounds other than WAV need soundfile; install it with: pip install 'weft[audio]'"
+            f"sounds other than WAV need soundfile; {how_to_install('audio')}"
         ) from None
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ArgumentError, UnsupportedOpError
+from weft.extras import how_to_install
 from weft.records import dataclass
 
 _SECONDS = 20.0
@@ -60,7 +61,7 @@ def require_solver() -> None:
         import scipy.optimize  # noqa: F401
     except ImportError:
         raise UnsupportedOpError(
-            "choosing types for a budget needs SciPy's solver; install it: pip install 'weft[fit]'"
+            f"choosing types for a budget needs SciPy's solver; {how_to_install('fit')}"
         ) from None
 
 

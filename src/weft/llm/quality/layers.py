@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError, FormatError
+from weft.extras import how_to_install
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.hf.completed import family_metadata, rotated_elements
 from weft.frontends.hf.config import Config
@@ -89,8 +90,8 @@ class _Hooks:
             import torch
         except ImportError:
             raise ContextError(
-                "compare_layers needs PyTorch and transformers: "
-                "pip install 'weft[torch]' transformers"
+                "compare_layers needs PyTorch and transformers; "
+                + how_to_install("torch", "transformers")
             ) from None
         with ExitStack() as stack, torch.no_grad():
             for module, keep in self._modules():

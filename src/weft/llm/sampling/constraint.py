@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import CONSTRAINT_BYTES
 from weft.errors import ContextError
+from weft.extras import how_to_install
 from weft.llm.sampling.compile_constraint import LIMITS
 from weft.llm.sampling.gbnf import token_names
 from weft.llm.sampling.params import SamplingParams
@@ -177,8 +178,7 @@ def _require_llguidance() -> None:
         import llguidance  # noqa: F401
     except ImportError:
         raise ContextError(
-            "`grammar`, `json_schema` and `regex` need llguidance; install it with "
-            "pip install 'weft[grammar]'"
+            f"`grammar`, `json_schema` and `regex` need llguidance; {how_to_install('grammar')}"
         ) from None
 
 

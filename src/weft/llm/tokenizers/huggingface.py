@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import TokenizerError
+from weft.extras import how_to_install
 from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.vocab import TokenType, Vocab
 
@@ -31,7 +32,7 @@ class HuggingFaceTokenizer:
         if not has_package():
             raise TokenizerError(
                 f"the tokenizer of this file ({WHOLE_TOKENIZER}) needs the package tokenizers; "
-                "install it with: pip install 'weft[hf]'"
+                + how_to_install("hf")
             )
         try:
             data = json.loads(vocab.metadata.get_str(WHOLE_TOKENIZER))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import IMAGE_PARTS, JPEG_PIXELS, PIXELS, RESIZED_PIXELS
 from weft.errors import ArgumentError, ContextError, WeftError
+from weft.extras import how_to_install
 from weft.llm.senses.media import MOST_BYTES, decoding, media_bytes
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ def pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise ContextError(
-            "images need Pillow; install it with: pip install 'weft[vision]'"
-        ) from None
+        raise ContextError(f"images need Pillow; {how_to_install('vision')}") from None
     return Image
 
 

@@ -1,0 +1,3 @@
+// The commit that this module was built from.
+
+const char* built_from() { return WEFT_COMMIT; }
