@@ -1,5 +1,5 @@
-"""SmolLM2-135M-Instruct partly on a WebGPU device: the cpu's tokens, with activations of 8 bits and in
-float32."""
+"""SmolLM2-135M-Instruct partly on a WebGPU device: the cpu's tokens, with activations of 8 bits and
+in float32."""
 
 from __future__ import annotations
 
