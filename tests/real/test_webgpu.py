@@ -1,5 +1,4 @@
-"""SmolLM2-135M-Instruct partly on a WebGPU device: the cpu's tokens, with activations of 8 bits and in
-float32."""
+"""SmolLM2-135M-Instruct partly on a WebGPU device: the cpu's tokens, with bytes and with floats."""
 
 from __future__ import annotations
 
