@@ -85,7 +85,7 @@ def as_bytes(x: F32) -> tuple[NDArray[np.int64], F32]:
     return codes.reshape(x.shape), scales.astype(np.float32)
 
 
-def heads_and_codes(x: F32, form: str) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
+def heads_and_codes(x: F32, form: str) -> tuple[NDArray[np.uint32], NDArray[np.int8]]:
     """The heads of 8 bytes and the codes of all units of activations, of the cpu's blocks."""
     kind = find_dtype(form)
     blocks = quants.encode_activation(x, form).reshape(-1, kind.bytes)

@@ -1,4 +1,4 @@
-"""What this weft is: its version, and what its native module was built for and from."""
+"""Tells the version of weft, and what its native module was built for and from."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["about", "about_as_json", "about_lines", "built_lines"]
 
 
 def about() -> dict[str, Any]:
-    """The versions of weft and Python, and what the native module is: the system, processor and
-    compiler that it was built for, its commit (None where it is unknown), and its kernel targets
-    with their scores here, which are 0 where this processor cannot run them.
+    """Tells the versions of weft and Python, and what the native module is: the system, processor
+    and compiler that it was built for, its commit (None where it is unknown), and its kernel
+    targets with their scores here, which are 0 where this processor cannot run them.
 
     Raises ImportError where the native module is missing or cannot be loaded."""
     from weft.native import _native
@@ -29,7 +29,7 @@ def about() -> dict[str, Any]:
 
 
 def built_lines(facts: dict[str, Any]) -> list[str]:
-    """Two lines: what the native module was built for and from, and its kernel targets."""
+    """A line says what the native module was built for and from, another one has its targets."""
     commit = f"; commit {facts['built_from']}" if facts["built_from"] else ""
     targets = facts["targets"]
     names = [name if score else f"{name} (not on this machine)" for name, score in targets.items()]
@@ -44,7 +44,7 @@ def built_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def about_lines() -> str:
-    """The version and the lines of the build, or why the native module cannot be loaded."""
+    """Says the version and the build, or why the native module cannot be loaded."""
     try:
         built = built_lines(about())
     except ImportError as error:

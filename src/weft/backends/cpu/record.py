@@ -215,7 +215,8 @@ def choose(file: Path | None = None, known: Mapping[str, Verdict] = MappingProxy
         names = ", ".join(name for name, _ in _native.targets())
         raise DeviceError(
             f"this processor cannot run the kernels of this build of weft ({names} only); install "
-            "weft on this machine"
+            "weft on this machine, or build it for every processor: pip install . "
+            "-C cmake.define.WEFT_TARGETS=all"
         )
     passed_over = []
     for _, name in usable:
