@@ -12,5 +12,5 @@ from weft.cli.about import about_as_json, about_lines
 def version(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the version, what the native module was built for and from, and its kernel targets."""
+    """Show the version and the build: processor, compiler, commit and kernel targets."""
     print(about_as_json() if as_json else about_lines())
