@@ -86,6 +86,8 @@ class Driver(KernelDriver):
         self._edges: list[tuple[Any, Edge]] = []  # written before all other work that comes
         self._readback = Readback(self._device, usage.MAP_READ | usage.COPY_DST)
         self._last = self.create(4)
+        most = device.max_binding
+        self._binding = None if most == device.max_buffer else most
         self._unsent = 0
         self._pid = os.getpid()
 
@@ -107,8 +109,8 @@ class Driver(KernelDriver):
 
     def window(self, view: View) -> View:
         """The view in a window of its buffer, where the buffer is larger than a binding."""
-        most = self.device.max_binding
-        return view if most == self.device.max_buffer else windowed(view, view.buffer.size, most)
+        most = self._binding
+        return view if most is None else windowed(view, view.buffer.size, most)
 
     def table(self, data: bytes) -> Any:
         """A small buffer that holds these bytes, sent once."""
