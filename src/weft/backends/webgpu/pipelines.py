@@ -13,6 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any
+from weakref import ref
 
 from weft.backends.webgpu.builds import translated
 from weft.backends.webgpu.devices import Found
@@ -113,10 +114,11 @@ class Pipelines:
 
 
 class _Workers:
-    """Threads that compile, started on first use. At exit each ends after what it is at."""
+    """Threads that compile, started on first use; what is no longer wanted by then is left out. At
+    exit each ends after what it is at."""
 
     def __init__(self) -> None:
-        self._waiting: SimpleQueue[Pipeline] = SimpleQueue()
+        self._waiting: SimpleQueue[Callable[[], Pipeline | None]] = SimpleQueue()
         self._threads: list[Thread] = []
         self._ended = Event()
         self._pid = os.getpid()
@@ -131,16 +133,19 @@ class _Workers:
                 self._threads.append(thread)
                 thread.start()
             atexit.register(self._end)
-        self._waiting.put(pipeline)
+        self._waiting.put(ref(pipeline))
 
     def _work(self) -> None:
         while not self._ended.is_set():
-            self._waiting.get().try_build()
+            pipeline = self._waiting.get()()
+            if pipeline is not None:
+                pipeline.try_build()
+            del pipeline  # its device may go while this thread waits
 
     def _end(self) -> None:
         self._ended.set()
         for _ in self._threads:
-            self._waiting.put(Pipeline(lambda: None))
+            self._waiting.put(lambda: None)
         for thread in self._threads:
             thread.join(10)
 
