@@ -78,13 +78,14 @@ INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
 EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C cmake.define.WEFT_TARGETS=all
 
 $(VENV)/build-tools: pyproject.toml
-	@test -e $@ || echo "setting up $(VENV): downloads 50 MB and compiles: three minutes of processor time"
+	@test -e $@ || echo "setting up $(VENV) with the tools of a build (downloads 50 MB)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "pip>=25.1"
 	$(PIP) --group build
 	touch $@
 
 $(VENV)/runs: $(VENV)/build-tools $(SOURCES) pyproject.toml
+	@test -e $@ || echo "compiling: three minutes of processor time"
 	$(INSTALL) $(if $(wildcard $(VENV)/installed),$(EVERYTHING),-C cmake.define.WEFT_TARGETS=native) -e .
 	touch $@
 

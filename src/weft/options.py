@@ -203,9 +203,9 @@ def _parameter(name: str, default: object, annotation: str) -> inspect.Parameter
 
 
 def _type_text(types: type, name: str) -> str:
-    """The type of a key of a TypedDict, as the source writes it."""
+    """The type of a key of a TypedDict, as the source writes it. Raises TypeError without one."""
     for base in (types, *getattr(types, "__orig_bases__", ())):
         annotation = getattr(base, "__annotations__", {}).get(name)
         if annotation is not None:
             return str(getattr(annotation, "__forward_arg__", annotation))
-    raise KeyError(name)
+    raise TypeError(f"the option {name!r} has no type: {types.__name__} needs a key {name!r}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.in_process import weft
+from weft.cli import app
 from weft.cli.about import built_lines
 from weft.cli.app import COMMANDS
 from weft.cli.mistakes import flag_name
@@ -37,6 +38,18 @@ def test_options_come_in_groups_the_usual_ones_first() -> None:
     assert text.index("--ctx-size") < text.index("--temp") < text.index("--n-copies")
     assert "Default: the same, at most 4096." in " ".join(text.split()) and "0.8]" in text
     assert "--mlock" not in text and "--profile" not in text
+
+
+def test_a_key_error_of_a_command_module_is_no_unknown_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(name: str) -> None:
+        raise KeyError("n_gap")
+
+    monkeypatch.setattr(app, "import_at_once", broken)
+    with pytest.raises(KeyError, match="n_gap"):
+        app._Loaded().get("run")
+    assert app._Loaded().get("rum") is None
 
 
 def test_c_says_its_default() -> None:

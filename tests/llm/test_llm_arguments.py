@@ -22,10 +22,17 @@ from weft.errors import ArgumentError, ContextError, FormatError, WeftError
 from weft.llm import LLM
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
 from weft.llm.planning.options import LLM_OPTIONS, PLAN_OPTIONS, LLMPlanArguments, PlanArguments
+from weft.options import option, shows_options
 
 FIXED: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 PROMPTS = ["the abc", "a", "abc abc abc"]
+
+
+def test_an_option_without_a_type_is_named() -> None:
+    more = {**PLAN_OPTIONS, "n_gap": option(None, "Number of cells left free.")}
+    with pytest.raises(TypeError, match="option 'n_gap' has no type: PlanArguments needs a key"):
+        shows_options(PlanArguments, more, "Options:")(lambda self, **options: None)
 
 
 @pytest.fixture(scope="module")

@@ -92,6 +92,11 @@ class _Loaded(Mapping[str, Any]):
             gc.freeze()  # it stays to the end: collections, the last one above all, pass it over
         return typer.main.get_command(alone)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The command, or `default` for a name that is none; a KeyError of the command's module is
+        an error of that module."""
+        return self[name] if name in COMMANDS else default
+
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
 

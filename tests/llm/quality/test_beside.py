@@ -13,6 +13,7 @@ import pytest
 from tests.cli.in_process import weft
 from tests.report.test_timeline import page_data
 from weft.errors import ContextError, FormatError
+from weft.execute import WatchedTensor
 from weft.frontends.gguf import open_gguf
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
@@ -120,6 +121,22 @@ def test_a_context_that_was_used_before_begins_anew() -> None:
     context.decode([3, 4, 5])
     assert not compare_tensors(context, log, log.tokens).differs
     assert context.cache.n_used == 0
+
+
+def test_the_callback_of_a_context_is_there_again_afterwards() -> None:
+    log, seen = parse_tensor_log(lines_of("llama3")), []
+    assert log.tokens is not None
+
+    def callback(tensor: WatchedTensor, ask: bool) -> bool:
+        if not ask:
+            seen.append(tensor.name)
+        return tensor.name == "result_norm"
+
+    context = Context(Model.open(model_path("llama3")), 64, devices=["cpu"], eval_callback=callback)
+    compare_tensors(context, log, log.tokens)
+    assert not seen and context.eval_callback is callback
+    context.decode(log.tokens)
+    assert seen == ["result_norm"]
 
 
 def test_another_rotation_is_found(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def test_the_file_is_that_of_llama_imatrix(f32: Path, tmp_path: Path) -> None:
 def test_the_older_format(f32: Path, tmp_path: Path) -> None:
     out = tmp_path / "imatrix.dat"
     run, context = a_run(f32, out, ImatrixOptions(n_ctx=64, legacy=True, ppl=False))
+    context.set_eval_callback(callback := lambda tensor, ask: False)
     assert all(step.ppl is None for step in run.measure(context))
+    assert context.eval_callback is callback
     alike(read_imatrix(out), read_imatrix(DATA / "imatrix.dat"), 1e-5)
 
 

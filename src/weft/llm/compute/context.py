@@ -359,6 +359,11 @@ class Context(Sequences):
         self._eval = callback
 
     @property
+    def eval_callback(self) -> TensorCallback | None:
+        """The callback that `set_eval_callback` was given last, or None."""
+        return self._eval
+
+    @property
     def is_watched(self) -> bool:
         """True if there is an `eval_callback`."""
         return self._eval is not None

@@ -278,8 +278,9 @@ def compare_tensors(
     by their names here or there.
 
     Where the log lists its tokens, these are computed; `tokens` are the prompt's here. `there` is
-    what the log is of, `least` a distance that it allows. The cache is cleared before and after.
-    Raises ContextError if the log is of another number of tokens."""
+    what the log is of, `least` a distance that it allows. The cache is cleared before and after;
+    the context's `eval_callback` is not called meanwhile, and is there again afterwards. Raises
+    ContextError if the log is of another number of tokens."""
     model = context.model
     type_, bound = tolerance_of(model)
     bound = max(bound, least)
@@ -306,7 +307,7 @@ def compare_tensors(
         raise ContextError(f"{glob!r} matches no tensor of the log; it has {_listed(list(names))}")
     if log.cut:
         result.notes.append(f"the log ends in the middle of {log.cut}")
-    start = 0
+    start, callback = 0, context.eval_callback
     context.clear()  # positions begin at 0, as in the log
     try:
         for number, (run, n) in enumerate(runs):
@@ -317,7 +318,7 @@ def compare_tensors(
             start += n
             _compare(result, watch, logged, number, bound)
     finally:
-        context.set_eval_callback(None)
+        context.set_eval_callback(callback)
         context.clear()
     result.about = (
         f"{len(result.pairs)} tensors compared, {len(theirs)} tokens, matrices of type {type_}\n"

@@ -143,12 +143,15 @@ class ImatrixRun:
 
     def measure(self, context: Context) -> Iterator[ImatrixProgress]:
         """Measures all chunks with `context` (made with `states`, for sequences with `n_ctx` cells
-        each); yields after every chunk, and writes the file as the options say and at the end."""
+        each); yields after every chunk, and writes the file as the options say and at the end.
+
+        The context's `eval_callback` is not called meanwhile, and is there again afterwards."""
         n_ctx = self.options.n_ctx
         if not 4 <= n_ctx <= context.n_ctx:
             raise ContextError(
                 f"chunks of {n_ctx} tokens, but they must be 4 to `n_ctx` {context.n_ctx}"
             )
+        callback = context.eval_callback
         context.set_eval_callback(self._squares)
         try:
             left = self._chunks[self.n_done :]
@@ -161,7 +164,7 @@ class ImatrixRun:
                 for i, ppl in enumerate(ppls, before + 1):
                     yield ImatrixProgress(i, self.n_all, ppl)
         finally:
-            context.set_eval_callback(None)
+            context.set_eval_callback(callback)
         self._write(self.path)
 
     def _compute(
