@@ -34,7 +34,7 @@ COMMANDS = {
     "keys": "Add, list or revoke keys of a server, or show what they used.",
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",
-    "transcribe": "Write down what is said in sounds, with Whisper or Parakeet.",
+    "transcribe": "Write down what is said in sounds, with a model of Whisper or Parakeet.",
     "speak": "Say a text as a WAV file, with Pocket TTS or OuteTTS.",
     "compare": "Compare models on a text: size, perplexity, KL divergence, speed.",
     "perplexity": "Say how well a model predicts a text.",

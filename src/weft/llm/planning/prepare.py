@@ -65,10 +65,10 @@ def prepare(
         profile = load_profile(profile)
     placement = Placement(
         arguments.get("n_gpu_layers"),
-        {glob: device_name(to) for glob, to in (arguments.get("place") or {}).items()},
+        arguments.get("place") or {},
         saved,
         arguments.get("fit", False),
-        {device_name(name): size for name, size in (arguments.get("memory") or {}).items()},
+        arguments.get("memory") or {},
         arguments.get("policy", "ggml"),
         profile,
         arguments.get("offload_kv", True),
@@ -81,7 +81,17 @@ def prepare(
         devices = _with_machines(devices, arguments)
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
     rules = offload_rules(arguments, saved, profile, backends)
-    placement = replace(placement, op_offload=rules)
+    names = {b.name for b in backends}
+
+    def own(name: str) -> str:
+        return name if name in names else device_name(name)
+
+    placement = replace(
+        placement,
+        op_offload=rules,
+        place={glob: own(to) for glob, to in placement.place.items()},
+        memory={own(name): size for name, size in placement.memory.items()},
+    )
     if arguments.get("n_copies") is None:
         options = replace(options, n_copies=_copies_for(backends, placement, model))
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
