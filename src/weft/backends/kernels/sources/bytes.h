@@ -112,8 +112,8 @@ static inline unit_t codes(planes_t row, long i) {
   const uint4 q = nibbles(row, i);
   const uint high = bits_of(behind(row, 16), i);
   const float d = half_of(behind(row, 20), i);
-  unit_t unit = {(q & NIBBLES) | fifths(high), ((q >> 4) & NIBBLES) | fifths(high >> 16),
-                 d, d, 0.0f, 0.0f};
+  unit_t unit = {
+      (q & NIBBLES) | fifths(high), ((q >> 4) & NIBBLES) | fifths(high >> 16), d, d, 0.0f, 0.0f};
   return unit;
 }
 #endif
@@ -125,8 +125,12 @@ static inline unit_t codes(planes_t row, long i) {
   const uint high = bits_of(behind(row, 16), i);
   bytes_t dm = behind(row, 20) + 4 * i;
   const float d = half_at(dm);
-  unit_t unit = {(q & NIBBLES) | fifths(high), ((q >> 4) & NIBBLES) | fifths(high >> 16),
-                 d, d, half_at(dm + 2), 0.0f};
+  unit_t unit = {(q & NIBBLES) | fifths(high),
+                 ((q >> 4) & NIBBLES) | fifths(high >> 16),
+                 d,
+                 d,
+                 half_at(dm + 2),
+                 0.0f};
   return unit;
 }
 #endif
@@ -155,8 +159,12 @@ static inline unit_t codes(planes_t row, long i) {
   const uint4 q = nibbles(row, i);
   const float2 dm = scales_of(behind(row, 16), i);
   const uint high = bits_of(behind(row, 18), i);
-  unit_t unit = {(q & NIBBLES) | fifths(high), ((q >> 4) & NIBBLES) | fifths(high >> 16),
-                 dm.x, dm.x, -dm.y, 0.0f};
+  unit_t unit = {(q & NIBBLES) | fifths(high),
+                 ((q >> 4) & NIBBLES) | fifths(high >> 16),
+                 dm.x,
+                 dm.x,
+                 -dm.y,
+                 0.0f};
   return unit;
 }
 #endif
@@ -169,8 +177,12 @@ static inline unit_t codes(planes_t row, long i) {
   const uint2 up = ((const __global uint2*)behind(row, 16))[i];
   const char2 s = ((const __global char2*)behind(row, 24))[i];
   const float d = half_of(behind(row, 26), i / 8);
-  unit_t unit = {(q & NIBBLES) | (first_twos(up) << 4), ((q >> 4) & NIBBLES) | (second_twos(up) << 4),
-                 d * s.x, d * s.y, 0.0f, 0.0f};
+  unit_t unit = {(q & NIBBLES) | (first_twos(up) << 4),
+                 ((q >> 4) & NIBBLES) | (second_twos(up) << 4),
+                 d * s.x,
+                 d * s.y,
+                 0.0f,
+                 0.0f};
   return unit;
 }
 #endif
@@ -183,8 +195,8 @@ static inline unit_t codes(planes_t row, long i) {
   const uchar2 s = ((const __global uchar2*)behind(row, 8))[i];
   bytes_t dm = behind(row, 10) + 4 * (i / 8);
   const float d = half_at(dm), m = -half_at(dm + 2);
-  unit_t unit = {first_twos(q), second_twos(q), d * (s.x & 15), d * (s.y & 15), m * (s.x >> 4),
-                 m * (s.y >> 4)};
+  unit_t unit = {first_twos(q),  second_twos(q), d * (s.x & 15),
+                 d * (s.y & 15), m * (s.x >> 4), m * (s.y >> 4)};
   return unit;
 }
 #endif
@@ -198,8 +210,12 @@ static inline unit_t codes(planes_t row, long i) {
   const uint third = bits_of(behind(row, 8), i);
   bytes_t scales = behind(row, 12) + 12 * (i / 8);
   const float d = half_of(behind(row, 12) + 12 * (row.n / 8), i / 8);
-  unit_t unit = {first_twos(q) | (fifths(third) >> 2), second_twos(q) | (fifths(third >> 16) >> 2),
-                 d * scale_q3(scales, 2 * k), d * scale_q3(scales, 2 * k + 1), 0.0f, 0.0f};
+  unit_t unit = {first_twos(q) | (fifths(third) >> 2),
+                 second_twos(q) | (fifths(third >> 16) >> 2),
+                 d * scale_q3(scales, 2 * k),
+                 d * scale_q3(scales, 2 * k + 1),
+                 0.0f,
+                 0.0f};
   return unit;
 }
 #endif
