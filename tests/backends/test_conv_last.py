@@ -100,7 +100,8 @@ def test_squares(shape: tuple[Any, ...], device: str) -> None:
     want = F.conv2d(x, k, b, padding=padding)
     residual = normal(*want.shape, seed=3)
     got = convolve(x, k, b, residual, device, -20.0, 30.0, padding=padding)
-    check(got, (want + residual).clamp(-20.0, 30.0), 1e-4, 2e-5)
+    # OpenCL's compilers for processors add in the order that their vectors suggest
+    check(got, (want + residual).clamp(-20.0, 30.0), 1e-4, 4e-5 if device == "opencl" else 2e-5)
     # no further from the exact result than sums one by one may be
     exact = F.conv2d(x.double(), k.double(), b.double(), padding=padding)
     plain = convolve(x, k, b, None, device, -inf, inf, padding=padding)

@@ -146,4 +146,6 @@ def test_sessions_leave_nothing_on_the_device() -> None:
         del session
         if i == 1:
             before = left()
-    assert left() == before and backend.memory_type.in_use == 0
+    # what earlier tests left may go meanwhile
+    grown = {k: v for k, v in left().items() if v["count"] > before[k]["count"]}
+    assert not grown and backend.memory_type.in_use == 0

@@ -260,7 +260,11 @@ class _Runner:
             return [self._cuda(path, activations), cpu]
         if activations == "native":
             raise _Skip(f"backend {self.options.backend} has no quantized activations")
-        backends = [make_backend(name) for name in self.options.backend.split(",")]
+        exact = {"activations": "f32"}  # the others have no such option
+        backends = [
+            make_backend(name, **(exact if name.startswith(("webgpu", "opencl")) else {}))
+            for name in self.options.backend.split(",")
+        ]
         if backends[-1].kind == "CPU":
             return backends
         return [*backends, make_backend("cpu", activations=activations, **chosen)]
