@@ -27,6 +27,8 @@ have other names on the command line, in files of settings and in requests; see 
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections.abc import Callable
 
 __all__ = [
@@ -90,6 +92,14 @@ class ErrorWarning(UserWarning):
     def __init__(self, error: WeftError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
+    """Warns as `warnings.warn` does, at the line that called weft, however deep the call is."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and f"{frame.f_globals.get('__name__', '')}.".startswith("weft."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 class GraphError(WeftError):

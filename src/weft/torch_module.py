@@ -6,7 +6,6 @@ Needs the extra `weft[torch]`; importing weft does not import torch.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from threading import RLock
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from weft.compiler import compile, require_compile_options
-from weft.errors import ProgramError
+from weft.errors import ProgramError, warn
 from weft.execute import Session
 from weft.execute.bound import BoundProgram
 from weft.execute.values import check_values, solve_size
@@ -96,10 +95,9 @@ def from_torch(
         core = core_program(whole, host=host)
         converted = convert(core, names=dim_names(whole, dynamic_shapes), host=host)
     if isinstance(program, torch.nn.Module) and program.training and _drops_out(whole):
-        warnings.warn(
+        warn(
             "the module is in training mode, so that its dropout draws random numbers in every "
-            "call; call eval() on the module before from_torch",
-            stacklevel=2,
+            "call; call eval() on the module before from_torch"
         )
     return TorchModule(converted, devices, options, parameters=parameter_names(program))
 

@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft.backends import BackendBase, BackendInfo, known_backends, make_backend, registry
 from weft.backends.reference import ReferenceBackend
-from weft.errors import ArgumentError, DeviceError
+from weft.errors import ArgumentError, DeviceError, ScheduleError
 from weft.graph.tensor import Tensor
 
 
@@ -143,3 +143,31 @@ def test_a_module_that_is_no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     announce(monkeypatch, "odd", "weft.backends.base")
     with pytest.raises(DeviceError, match=r"has no function describe\(\)"):
         make_backend("odd")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("gpu, cpu", ["gpu", "cpu"]), ("CUDA0,cpu", ["cuda:0", "cpu"]), ("none", ["cpu"])],
+)
+def test_a_list_of_devices_may_be_text(text: str, names: list[str]) -> None:
+    assert registry.device_list(text) == names
+    assert registry.device_list(names) is names
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(" ,", "names no device"), ("Metal", "no device Metal")]
+)
+def test_a_text_that_names_no_device(text: str, said: str) -> None:
+    with pytest.raises(ScheduleError, match=said):
+        weft.LLM("examples/weft-demo.gguf", devices=text)
+
+
+def test_devices_as_text_reach_a_model() -> None:
+    with weft.LLM("examples/weft-demo.gguf", devices="reference,cpu", n_ctx=64) as llm:
+        assert [b.name for b in llm.context.plan.backends] == ["reference", "cpu"]
+
+
+def test_warnings_name_the_line_that_called_weft() -> None:
+    with pytest.warns(UserWarning, match="was trained for") as warned:
+        weft.LLM("examples/weft-demo.gguf", n_ctx=512).close()
+    assert {warning.filename for warning in warned} == {__file__}

@@ -106,6 +106,13 @@ def test_every_cause_has_words() -> None:
     assert [scheduled.cause_of[n].weight for n in weights] == [0]
 
 
+def test_why_takes_the_number_of_a_node() -> None:
+    scheduled = schedule(chain("CC", {"C": (c := cpu())}), [c])
+    assert why(scheduled, "1") == why(scheduled, "n1")
+    with pytest.raises(ScheduleError, match="may be named by its number"):
+        why(scheduled, "999")
+
+
 def test_why_tells_everything_about_one_node() -> None:
     g, c = gpu(refused=["SQR"]), cpu()
     scheduled = schedule(chain("G?G", {"G": g}), [g, c])

@@ -23,7 +23,8 @@ point too, so that a source tree works before it is installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from importlib import import_module
@@ -31,12 +32,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from weft.backends.base import Backend, Rules
-from weft.errors import DeviceError, WeftError
+from weft.errors import DeviceError, ScheduleError, WeftError
 from weft.extras import how_to_install
 from weft.records import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+_CUDA = re.compile(r"^cuda:?(\d*)$", re.I)
+"""A CUDA device as other engines write it: `CUDA0`."""
+_OTHER_GPU = re.compile(r"(?:vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
+"""Names that other engines give to GPUs, and weft does not."""
 
 GROUP = "weft.backends"
 """The entry point group in which backends are announced."""
@@ -123,6 +129,30 @@ def _find(spec: str) -> tuple[str, str]:
     if name not in modules:
         raise DeviceError(f"unknown backend {name!r}; known backends: {', '.join(sorted(modules))}")
     return name, modules[name]
+
+
+def device_list(devices: str | Sequence[str | Backend]) -> Sequence[str | Backend]:
+    """A list of devices, which may be given as text: `"gpu,cpu"`, as on the command line."""
+    return device_names(devices) if isinstance(devices, str) else devices
+
+
+def device_names(text: str) -> list[str]:
+    """The devices named in `text`: `opencl,cpu` gives ["opencl", "cpu"], `CUDA0` gives ["cuda:0"],
+    and `none` gives ["cpu"].
+
+    Raises ScheduleError if no device is named, or a GPU by another engine's name."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == ["none"]:
+        return ["cpu"]
+    if not names:
+        raise ScheduleError(f"{text!r} names no device; write e.g. opencl:0,cpu")
+    gpu = next((name for name in names if _OTHER_GPU.match(name)), None)
+    if gpu is not None:
+        raise ScheduleError(
+            f"there is no device {gpu}: weft names GPUs cuda:N, opencl:N and webgpu:N (by Vulkan, "
+            "Metal or Direct3D 12; the first is also gpu); `weft devices` lists those there are"
+        )
+    return [_CUDA.sub(lambda found: f"cuda:{found[1]}" if found[1] else "cuda", n) for n in names]
 
 
 def device_name(spec: str) -> str:

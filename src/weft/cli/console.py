@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Literal, Self, cast
 
-from weft.errors import ScheduleError
+from weft.backends.registry import device_names
 from weft.flags import FLAGS
 from weft.tables import CONTROLS, size_text
 
@@ -117,39 +116,10 @@ def wide(to_error: bool = False) -> Console:
     return Screen(file=stream, highlight=False, width=10_000)
 
 
-_CUDA = re.compile(r"cuda:?(\d*)$", re.I)
-"""A CUDA device as other engines write it: `CUDA0`."""
-_OTHER_GPU = re.compile(r"(?:vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
-"""Names that other engines give to GPUs, and weft does not."""
-
-
 def device_list(text: str | None) -> list[str]:
-    """The devices named in `text`: `opencl,cpu` gives ["opencl", "cpu"], `CUDA0` gives ["cuda:0"],
-    and `none` gives ["cpu"].
-
-    None means the value of WEFT_DEVICES, by default `cpu`. Raises ScheduleError if no device is
-    named, or a GPU by another engine's name."""
-    chosen = text if text is not None else FLAGS.devices or "cpu"
-    names = [name.strip() for name in chosen.split(",") if name.strip()]
-    if names == ["none"]:
-        return ["cpu"]
-    if not names:
-        raise ScheduleError(f"{chosen!r} names no device; write e.g. opencl:0,cpu")
-    gpu = next((name for name in names if _OTHER_GPU.match(name)), None)
-    if gpu is not None:
-        raise ScheduleError(
-            f"there is no device {gpu}: weft names GPUs cuda:N, opencl:N and webgpu:N (by Vulkan, "
-            "Metal or Direct3D 12; the first is also gpu); `weft devices` lists those there are"
-        )
-    return [_own_name(name) for name in names]
-
-
-def _own_name(name: str) -> str:
-    """A device's name as weft writes it."""
-    cuda = _CUDA.match(name)
-    if cuda is None:
-        return name
-    return f"cuda:{cuda[1]}" if cuda[1] else "cuda"
+    """The devices named in `text`, as `weft.backends.registry.device_names` reads it; None means
+    the value of WEFT_DEVICES, by default `cpu`. Raises ScheduleError for a text that names none."""
+    return device_names(text if text is not None else FLAGS.devices or "cpu")
 
 
 class TextOut:

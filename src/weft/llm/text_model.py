@@ -4,13 +4,12 @@ conversations."""
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import ArgumentError, ContextError, ErrorWarning
+from weft.errors import ArgumentError, ContextError, ErrorWarning, warn
 from weft.execute import TensorCallback
 from weft.llm.answers import AnswerFormat, AnswerParser
 from weft.llm.answers.harmony import HarmonyParser
@@ -250,10 +249,9 @@ class TextModel:
         template = self.chat_template
         if template.is_fallback and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"{self.model.file.path.name} has no chat template; ChatML is used, which it may "
-                "not know",
-                stacklevel=4,
+                "not know"
             )
         marked = mark_media(messages)
         written: Sequence[Message] = marked.messages
@@ -292,7 +290,7 @@ def _warn_of_length(context: Context, n_seq_max: int) -> None:
             f"{config.n_ctx_train} tokens: longer texts may become incoherent",
             argument="n_ctx",
         )
-        warnings.warn(ErrorWarning(error), stacklevel=4)
+        warn(ErrorWarning(error))
 
 
 def _require_shifts(context: Context, n_keep: int) -> None:

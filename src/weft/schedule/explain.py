@@ -264,16 +264,21 @@ def _indented(text: str, indent: int, width: int) -> list[str]:
 
 
 def why(schedule: Placed, name: str) -> str:
-    """Everything known about one tensor of the graph.
+    """Everything known about one tensor of the graph, by its name or by the number of its node.
 
     That is its device, its cause, the refusals of the other devices, its split, and the copies that
     its readers use instead. Raises ScheduleError for a name the graph does not have."""
-    every = [*schedule.graph.tensors, *schedule.added]
+    every, nodes = [*schedule.graph.tensors, *schedule.added], schedule.graph.nodes
     tensors = [t for t in every if t.name == name]
+    if not tensors and re.fullmatch(r"[0-9]{1,9}", name) and int(name) < len(nodes):
+        tensors = [nodes[int(name)]]
     if not tensors:
         near = get_close_matches(name, [t.name for t in every], 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ScheduleError(f"the graph has no tensor called {name!r}{hint}")
+        raise ScheduleError(
+            f"the graph has no tensor called {name!r}{hint}; a node of its {len(nodes)} may be "
+            "named by its number, from 0"
+        )
     return "\n".join(line for tensor in tensors for line in _why_lines(schedule, tensor))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -40,7 +39,7 @@ from weft.backends.cpu.threads import ThreadOptions
 from weft.backends.memory import BufferType, HostMemory, Memory, WeightBufferType
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, DType, dtype_from_id
-from weft.errors import AbortedError, DeviceError, FormatError, OutOfMemoryError, ProgramError
+from weft.errors import AbortedError, DeviceError, FormatError, OutOfMemoryError, ProgramError, warn
 from weft.flags import FLAGS
 from weft.graph.node import make_node
 from weft.graph.op import OPS
@@ -158,7 +157,7 @@ class CpuBackend(BackendBase):
         self.buffer_type: BufferType = _HOST
         self.pool, notes = threads.make_pool()
         for note in notes:
-            warnings.warn(f"{name}: {note}", RuntimeWarning, stacklevel=2)
+            warn(f"{name}: {note}", RuntimeWarning)
         self._panels = PanelBufferType(self.pool)
         self._panel_types = frozenset(self._kernels.interleaved_types(chosen))
         self._levels = LevelBufferType(self.pool)

@@ -16,7 +16,6 @@ import datetime
 import json
 import os
 import platform
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.backends.cpu.products import wrong_products
-from weft.errors import DeviceError, FormatError
+from weft.errors import DeviceError, FormatError, warn
 from weft.file_lock import is_locked, locked, try_lock
 from weft.files import write_text
 from weft.flags import FLAGS
@@ -244,11 +243,10 @@ def best_target() -> str:
         choice = choose(known=known)
     for name in choice.passed_over:
         verdict = verdicts().get(name) or known[name]
-        warnings.warn(
+        warn(
             f"kernel target {name} failed its check ({verdict.summary}); using "
             f"{choice.target}. `weft doctor --target {name}` checks it again",
             RuntimeWarning,
-            stacklevel=2,
         )
     return choice.target
 

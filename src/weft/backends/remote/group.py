@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 
 from weft.backends.remote.backend import RemoteBackend
 from weft.backends.remote.machine import Machine, machine_at
-from weft.errors import ArgumentError, DeviceError, LinkError
+from weft.errors import ArgumentError, DeviceError, LinkError, warn
 from weft.flags import FLAGS
 from weft.links.addresses import Address, parse_address
 from weft.links.link import PROBE
@@ -252,7 +251,7 @@ def _watch(group: weakref.ref[MachineGroup], closed: threading.Event) -> None:
         if there is None:
             return
         for text in there._look():
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn(text, RuntimeWarning)
         pause, there = WATCH_S, None
 
 

@@ -9,7 +9,6 @@ raises the failure at its next call, says that it knows.
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from weft.backends.remote.connection import WAIT, Answer, Connection
 from weft.backends.remote.recording import Recording
 from weft.backends.remote.streams import GATHERED, Stream
-from weft.errors import DeviceError, LinkError, WeftError
+from weft.errors import DeviceError, LinkError, WeftError, warn
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
 from weft.links import Address, Limits, Link, connect
@@ -360,12 +359,11 @@ class Machine:
         host, port = self.address
         way, _ = source.call(["outlet", secret, host, port, self.name])
         if not way:
-            warnings.warn(
+            warn(
                 f"{source.name} does not reach {self.name}, though this machine reaches both: what "
                 "goes from one to the other goes through here, which takes longer; look at the "
                 "network and the firewall between them",
                 RuntimeWarning,
-                stacklevel=2,
             )
             return None
         return Stream(source, self, secret, number)

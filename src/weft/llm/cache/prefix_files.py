@@ -23,7 +23,6 @@ import os
 import re
 import struct
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError, FormatError, warn
 from weft.file_lock import locked
 from weft.files import replacing
 from weft.llm.cache.prefix_cache import common_length, holds
@@ -182,7 +181,7 @@ class PrefixFiles:
             with locked(self.folder / ".lock", _WAIT):
                 self._write(text, checkpoints, made_with)
         except (OSError, FormatError) as error:
-            warnings.warn(f"cache_dir {str(self.folder)!r}: {error}", RuntimeWarning, stacklevel=2)
+            warn(f"cache_dir {str(self.folder)!r}: {error}", RuntimeWarning)
 
     def _write(self, text: KeptText, checkpoints: Sequence[Checkpoint], made_with: str) -> None:
         tokens = text.tokens.astype("<i4").tobytes()
@@ -294,11 +293,7 @@ class PrefixFiles:
     def _refuse(self, path: Path, error: Exception) -> None:
         self._known[path.name] = None
         self.n_refused += 1
-        warnings.warn(
-            f"{path} is not used: {error}; remove it, the text is computed again",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn(f"{path} is not used: {error}; remove it, the text is computed again", RuntimeWarning)
 
 
 def _parts(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Backend
+from weft.backends.registry import device_list
 from weft.errors import ContextError, DeviceError
 from weft.execute import Progress, Session, TensorCallback
 from weft.flags import FLAGS
@@ -248,7 +249,7 @@ class Context(Sequences):
         are the same objects, so that weights are there only once. Others are given by name, so that
         each context has threads of its own."""
         host = self.plan.backends[-1].buffer_type
-        devices = [*(self._options.get("devices") or ())]
+        devices = device_list(self._options.get("devices") or ())
         return [
             backend.name
             if backend.buffer_type is host and (i >= len(devices) or isinstance(devices[i], str))

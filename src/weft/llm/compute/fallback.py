@@ -3,7 +3,6 @@ again from the tokens."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol, cast
@@ -11,8 +10,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.backends.registry import require_known
-from weft.errors import DeviceError, OutOfMemoryError
+from weft.backends.registry import device_list, require_known
+from weft.errors import DeviceError, OutOfMemoryError, warn
 from weft.execute import Progress
 from weft.llm.cache.cells import Cells
 from weft.llm.compute.graphs import Graphs
@@ -112,7 +111,7 @@ def load_without_failed(
         del sizes["expert_policy"]  # what a budget that was not given would hold
     names = ", ".join(d if isinstance(d, str) else d.name for d in other["devices"] or ())
     why = f"going on with {names}: {error}"
-    warnings.warn(why, RuntimeWarning, stacklevel=4)
+    warn(why, RuntimeWarning)
     loaded = load(model, n_ctx, cast("PlanArguments", {**other, **sizes}), progress)
     return Loaded(loaded.plan, loaded.graphs, loaded.options, why)
 
@@ -130,7 +129,7 @@ def _load_on_machines(
     group: Any = options["machines"]
     before = len(group.machines)
     said = group.recover(serial, error, loading=loading)
-    warnings.warn(f"{error}: {said}", RuntimeWarning, stacklevel=5)
+    warn(f"{error}: {said}", RuntimeWarning)
     other = options
     if len(group.machines) < before:
         other = cast("PlanArguments", {k: v for k, v in options.items() if k not in _MOVED})
@@ -143,7 +142,7 @@ def on_fallback(options: Mapping[str, Any]) -> PlanArguments | None:
     if not devices:
         return None
     others = {name: value for name, value in options.items() if name not in _PLACEMENT}
-    return cast("PlanArguments", others | {"devices": devices})
+    return cast("PlanArguments", others | {"devices": device_list(devices)})
 
 
 # ---- the contents of the cache -------------------------------------------------------------------

@@ -6,7 +6,6 @@ takes rows instead of tokens, and one that rotates cached keys.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.backends.base import UsesThreads
 from weft.compiler import lower_plan, plan_graph, planned_again
-from weft.errors import AbortedError, OutOfMemoryError
+from weft.errors import AbortedError, OutOfMemoryError, warn
 from weft.execute import (
     ArenaPool,
     Progress,
@@ -124,7 +123,7 @@ class Graphs:
             self._arenas.reserve(*programs)
             self._arenas.load(*programs)
         except OutOfMemoryError as error:
-            warnings.warn(f"weights stay as the file has them, slower: {error}", stacklevel=4)
+            warn(f"weights stay as the file has them, slower: {error}")
             return
         before = [*([self.together] if self.together else []), *self.regimes]
         pairs = zip(before, programs, strict=True)

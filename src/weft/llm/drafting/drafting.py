@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from time import perf_counter
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.cpu import CpuBackend
+from weft.errors import warn
 from weft.llm.compute.context import Context
 from weft.llm.drafting.gain import LENGTHS, Chance, Credit, Gain, Odds
 from weft.records import dataclass
@@ -372,10 +372,9 @@ class Drafting:
 
     def _give_up(self, source: _Source, error: Exception) -> None:
         source.failed = True
-        warnings.warn(
+        warn(
             f"drafter {source.drafter.name} is not asked again, because it failed: {error!r}; "
-            "texts are the same without it",
-            stacklevel=2,
+            "texts are the same without it"
         )
 
 

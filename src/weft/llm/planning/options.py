@@ -168,8 +168,9 @@ PLAN_OPTIONS: dict[str, Option] = {
     ),
     "devices": option(
         None,
-        "Names or backends, the preferred one first; the cpu is added if the last name is not a "
-        "cpu. None: cpu.", "--devices --device -dev", DEVICES, "NAMES",
+        "Names or backends, the preferred one first, or names in a text: \"gpu,cpu\"; the cpu is "
+        "added if the last name is not a cpu. None: cpu.",
+        "--devices --device -dev", DEVICES, "NAMES",
         help="Devices, highest priority first, e.g. opencl:0,cpu; `weft devices` lists them. "
         "Default: WEFT_DEVICES, else cpu.",
     ),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
 from weft.backends.base import Backend, OnMachine
-from weft.backends.registry import device_name
+from weft.backends.registry import device_list, device_name
 from weft.compiler import keeps_activations, resolve_devices
 from weft.compiler.homes import first_with_own_memory
-from weft.errors import OutOfMemoryError, ScheduleError
+from weft.errors import OutOfMemoryError, ScheduleError, warn
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.memory import require_memory
@@ -77,6 +76,7 @@ def prepare(
     devices = arguments.get("devices")
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
+    devices = device_list(devices)
     if arguments.get("machines"):
         devices = _with_machines(devices, arguments)
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
@@ -178,7 +178,7 @@ def _planned(request: Request, must_fit: bool) -> ContextPlan:
         if smaller is plan:
             raise
         require(request, smaller)
-        warnings.warn(f"codebook weights stay as the file has them, slower: {error}", stacklevel=3)
+        warn(f"codebook weights stay as the file has them, slower: {error}")
         return smaller
     return plan
 
