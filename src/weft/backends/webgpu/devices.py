@@ -26,6 +26,11 @@ _GROUP = "max-compute-invocations-per-workgroup"
 _LOCAL = "max-compute-workgroup-storage-size"
 _FEATURES = {"shader-f16": "f16", WIDE: "int64", "subgroup": "subgroups", TIMES: "timestamps"}
 """The features that weft uses where a device has them, and their names in lists."""
+NEEDED = (
+    "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
+    _LOCAL, _GROUP, "max-compute-workgroup-size-x", "max-compute-workgroup-size-y",
+)  # fmt: skip
+"""The limits that a device is opened with, as high as it has them."""
 _VENDORS = {
     0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x5143: "Qualcomm",
     0x13B5: "Arm", 0x1010: "Imagination", 0x10005: "Mesa",
@@ -61,6 +66,11 @@ class Found:
         """Bytes of a buffer that a kernel can have at once."""
         most = self.limits["max-storage-buffer-binding-size"]
         return min(most // 16 * 16, self.max_buffer)
+
+    @property
+    def in_host(self) -> bool:
+        """Whether the device's memory is the host's: it has none of its own."""
+        return self.kind != "GPU"
 
     @property
     def has_wide(self) -> bool:
