@@ -401,6 +401,28 @@ def test_mapped_weights_count_only_where_someone_says_so(
         prepare(model, n_ctx=32, devices=[cpu()], memory={"cpu": need.total - 1})
 
 
+def test_devices_in_the_hosts_memory_share_one_pool(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of each is what the other leaves, so that both fit together or neither does."""
+    own, within = gpu(), gpu()
+    within.buffer_type.in_host = True
+    device, host = prepare(model, n_ctx=32, devices=[within, cpu()]).needs()
+    assert device.in_pool and host.in_pool and min(device.total, host.compute) > 1
+    both = device.total + host.total - host.weights
+    monkeypatch.setattr(fit_module.system, "available_bytes", lambda: both)
+    rooms = prepare(model, n_ctx=32, devices=[within, cpu()]).rooms
+    assert rooms[device.memory] == (device.total, device.total)
+    assert rooms[host.memory] == (host.total - host.weights,) * 2
+    assert prepare(model, n_ctx=32, devices=[within, cpu()], fit=True).homes.n_gpu_layers == 3
+    monkeypatch.setattr(fit_module.system, "available_bytes", lambda: both - 1)
+    with pytest.raises(OutOfMemoryError, match=rf"{device.total} bytes .* {device.total - 1} "):
+        prepare(model, n_ctx=32, devices=[within, cpu()])
+    assert prepare(model, n_ctx=32, devices=[within, cpu()], fit=True).homes.n_gpu_layers == 2
+    prepare(model, n_ctx=32, devices=[own, cpu()])
+    prepare(model, n_ctx=32, devices=[within, cpu()], memory={"gpu": 1 << 40})
+
+
 def test_the_largest_offload_of_a_7b_model(tmp_path: Path) -> None:
     """Planned in seconds, without a byte of the model."""
     prepared = prepare(

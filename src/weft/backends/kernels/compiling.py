@@ -1,46 +1,22 @@
 """Kernels while they are compiled: each once, by a thread beforehand or by the first who needs it.
 
 A device counts the kernels that it was asked for and those that are ready. While the host waits for
-some, whoever has called `watched` is told both numbers: nothing else shows a wait that may take a
-minute where no compiled kernels are kept on disk.
+some, watchers are told both numbers (`weft.compile_watch`): nothing else shows a wait that may take
+a minute where no compiled kernels are kept on disk.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Any, Protocol
+from typing import Any
 from weakref import ref
 
+from weft.compile_watch import watchers
 from weft.errors import DeviceError
-
-
-class Watcher(Protocol):
-    """Shows how many kernels are ready. Any thread may call it."""
-
-    def __call__(self, device: str, ready: int, asked: int) -> None:
-        """The host waits for a kernel of a device that has been asked for `asked` of them."""
-
-    def stop(self) -> None:
-        """It waits no more."""
-
-
-_watchers: list[Watcher] = []
-
-
-@contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Tells `watcher` of all devices."""
-    _watchers.append(watcher)
-    try:
-        yield
-    finally:
-        _watchers.remove(watcher)
-        watcher.stop()
 
 
 class Compiled:
@@ -106,14 +82,14 @@ class Compiling:
     def tell(self) -> None:
         """Tells that the host waits for a kernel."""
         self._is_told = True
-        for watcher in tuple(_watchers):
+        for watcher in tuple(watchers):
             watcher(self.device, self._ready, len(self._compiled))
 
     def all_there(self) -> None:
         """Tells that the host has the kernels that it needs."""
         if self._is_told:
             self._is_told = False
-            for watcher in tuple(_watchers):
+            for watcher in tuple(watchers):
                 watcher.stop()
 
 

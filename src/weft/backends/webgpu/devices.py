@@ -93,9 +93,9 @@ class Found:
     def description(self) -> str:
         """A description in a line."""
         has = ", ".join(short for name, short in _FEATURES.items() if name in self.features)
-        limits = self.limits
+        limits, memory = self.limits, "host memory" if self.in_host else "memory not told"
         return (
-            f"{self.name}, {self.vendor}, {self.interface} ({self.driver}; memory not told, "
+            f"{self.name}, {self.vendor}, {self.interface} ({self.driver}; {memory}, "
             f"buffers of {self.max_buffer / GIB:.2f} GiB, {self.n_buffers} in a kernel with up to "
             f"{self.max_binding / MIB:.0f} MiB of each; groups of "
             f"{limits[_GROUP]} with {limits[_LOCAL] >> 10} KiB; {has or 'no features'})"
@@ -104,7 +104,7 @@ class Found:
 
 def details(device: Found) -> dict[str, Any]:
     """A device as data, for `weft devices --json`: sizes in bytes; `memory` is None because WebGPU
-    does not tell it."""
+    does not tell it; `in_host` says that it is a part of the host's."""
     return {
         "name": device.name,
         "vendor": device.vendor,
@@ -112,6 +112,7 @@ def details(device: Found) -> dict[str, Any]:
         "driver": device.driver,
         "kind": device.kind,
         "memory": None,
+        "in_host": device.in_host,
         "features": {short: name in device.features for name, short in _FEATURES.items()},
         "limits": {
             "buffer": device.max_buffer,
