@@ -647,3 +647,17 @@ def test_states_are_saved_from_any_memory(model: Model) -> None:
     b = context(model)
     b.load_state(a.save_state())
     np.testing.assert_allclose(b.decode([5]), a.decode([5]), rtol=RTOL, atol=ATOL)
+
+
+def test_graphics_of_a_processor_on_paper_share_its_memory(tmp_path: Path) -> None:
+    """What a machine profile lists as a memory of an integrated GPU is a part of the host's."""
+    profile = load_profile("laptop-780m")
+    devices = paper_devices(profile)
+    assert [device.buffer_type.in_host for device in devices] == [True, False]
+    prepared = prepare(
+        paper_model(tmp_path, LLAMA_7B), n_ctx=4096, devices=devices, profile=profile
+    )
+    device, host = prepared.needs()
+    ram, own = (profile.memories[name].size for name in ("RAM", "GPU"))
+    assert prepared.rooms[host.memory][1] == ram - device.total
+    assert prepared.rooms[device.memory][1] == min(own, ram - (host.total - host.weights))

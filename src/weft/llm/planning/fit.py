@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from weft.backends.base import Backend
 from weft.errors import OutOfMemoryError, ScheduleError
@@ -34,20 +34,18 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
     for need in needs:
         backends = [by_name[name] for name in need.devices]
         known = [limit_of(request, backend) for backend in backends]
-        if need.in_host and not _is_set(request, need):
-            known += [_available(request, backend) for backend in backends]
         limit = min((n for n in known if n is not None), default=None)
         is_mapped = (need.is_host and limit is None) or (need.shares and not _is_set(request, need))
         if limit is None and (need.is_host or any(b.kind == "CPU" for b in backends)):
             limit = system.available_bytes()
+        if need.is_host and limit is not None:
+            limit -= _taken(request, needs, need)
+        elif need.in_host and not _is_set(request, need):
+            pool = _pool(request, backends)
+            if pool is not None:
+                limit = min(pool - _taken(request, needs, need), pool if limit is None else limit)
         if limit is not None:
-            taken = sum(
-                _counted(request, other, is_mapped=other.is_host or other.shares)
-                for other in needs
-                if need.in_pool and other.in_pool and other is not need
-                and not _is_set(request, other)
-            )  # fmt: skip
-            yield need, _counted(request, need, is_mapped=is_mapped), max(limit - taken, 0)
+            yield need, _counted(request, need, is_mapped=is_mapped), max(limit, 0)
 
 
 def _is_set(request: Request, need: MemoryNeed) -> bool:
@@ -55,11 +53,23 @@ def _is_set(request: Request, need: MemoryNeed) -> bool:
     return not request.placement.memory.keys().isdisjoint(need.devices)
 
 
-def _available(request: Request, backend: Backend) -> int | None:
-    """The bytes of the host's memory that a device in it may have, of which the model's weights
-    there are some already."""
+def _pool(request: Request, backends: Sequence[Backend]) -> int | None:
+    """The bytes of the host's memory, for devices in it: of the machine's profile, else what the
+    system has free, with weights of the model that are on these devices already."""
+    host = request.backends[-1]
+    size = None if host.name in request.placement.memory else limit_of(request, host)
+    if size is not None:
+        return size
     available = system.available_bytes()
-    return None if available is None else available + _present(request, backend)
+    present = sum(_present(request, backend) for backend in backends)
+    return None if available is None else available + present
+
+
+def _taken(request: Request, needs: Sequence[MemoryNeed], need: MemoryNeed) -> int:
+    """Bytes of the host's memory that memories other than `need` take of it; those that the caller
+    has set apart do not count."""
+    others = [n for n in needs if n.in_pool and n is not need and not _is_set(request, n)]
+    return sum(_counted(request, n, is_mapped=n.is_host or n.shares) for n in others)
 
 
 def _counted(request: Request, need: MemoryNeed, *, is_mapped: bool) -> int:
