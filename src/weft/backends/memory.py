@@ -98,7 +98,7 @@ class PartOfHost(Protocol):
     """(optional) a buffer type of a device that may have its memory in the host's."""
 
     in_host: bool
-    """Its bytes are bytes of the host's memory, so that plans count both together."""
+    """The bytes are in the host's memory, so that plans count both together."""
 
 
 class WeightBufferType(BufferType, Protocol):

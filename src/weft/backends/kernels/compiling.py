@@ -29,7 +29,7 @@ class Compiled:
         self._result: Any = None
 
     def get(self) -> Any:
-        """What `make` returned; raises DeviceError where the kernel does not build."""
+        """The result of `make`; raises DeviceError where the kernel does not build."""
         of = self._of
         if of is not None:
             of.tell()

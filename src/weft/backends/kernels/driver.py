@@ -249,7 +249,7 @@ class MakesGraphs(ABC):
 
 
 class CopiesMeanwhile(ABC):
-    """A driver of a device with a queue for copies, number 1, beside that of kernels."""
+    """A driver of a device with a queue for copies, number 1, beside the queue of kernels."""
 
     @abstractmethod
     def in_queue(self, lane: int) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from weft.errors import DeviceError
 
 
 class Key(NamedTuple):
-    """What a pipeline is compiled for."""
+    """The kernel of a pipeline, and the sizes that are constants in it."""
 
     file: str
     defines: tuple[str, ...]

@@ -73,7 +73,7 @@ def _taken(request: Request, needs: Sequence[MemoryNeed], need: MemoryNeed) -> i
 
 
 def _counted(request: Request, need: MemoryNeed, *, is_mapped: bool) -> int:
-    """Bytes of a memory that count, also those of other contexts; weights that are mapped from the
+    """Bytes of a memory that count, also bytes of other contexts; weights that are mapped from the
     file do not."""
     mapped = need.weights + need.tower_weights if is_mapped else 0
     return need.total - mapped + _beside(request, need, mapped=not is_mapped)

@@ -55,7 +55,7 @@ class Room:
     scratch: int = 0
     """Bytes of compute memory that the kernels of threads take, which no plan counts."""
     in_pool: bool = False
-    """Its bytes are the host's, whose memory has several devices; the limit is what the others
+    """The bytes are the host's, whose memory has several devices; the limit is what the others
     leave."""
 
     @property
