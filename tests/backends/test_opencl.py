@@ -18,6 +18,7 @@ from tests.execute.stub_devices import Device, Type
 from weft import graph as g
 from weft.backends import known_backends, make_backend
 from weft.backends.kernels import assembly
+from weft.backends.kernels.compiling import Compiling
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.ops import find_family
 from weft.backends.kernels.support import supports
@@ -138,7 +139,8 @@ def test_rules_need_no_device() -> None:
     refused = supports(g.quantize(weft.input("x", (4, 256)), "q8_K"), "opencl")
     assert not refused
     assert refused.why == (
-        "QUANTIZE on opencl: products read activations as they are, no blocks are made of them"
+        "QUANTIZE on opencl: products make bytes of their activations themselves, "
+        "where they read bytes"
     )
 
 
@@ -387,7 +389,7 @@ def test_faults_of_the_driver(what: str, cache: Path, monkeypatch: pytest.Monkey
     session.run({"x": x})
     with monkeypatch.context() as patch:
         if what == "build":
-            patch.setattr(backend.driver.programs, "_built", {})
+            patch.setattr(backend.driver, "compiling", Compiling(backend.name))
             patch.setattr(builds, "library", lambda: _Compiler(cl))
         elif what == "wait":
             patch.setattr(backend.driver, "queue", _Queue(backend.driver.queue, cl))

@@ -57,6 +57,6 @@ def test_a_program_that_others_may_have_written_is_built_again(
         for file in tmp_path.glob("*.bin"):
             file.chmod(mode or 0)
         programs = builds.Programs(device.driver.context, device.device)
-        programs.kernel("unary.cl", ("ALL_F32",), "unary")
+        programs.get("unary.cl", ("ALL_F32",))
         counts.append((programs.compiled, programs.loaded))
     assert counts == [(1, 0), (0, 1), (1, 0)]

@@ -144,7 +144,7 @@ def test_the_device_decides_how_f16_is_read(
     monkeypatch.setattr(builds, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(builds.Programs, "build", build)
     with pytest.raises(weft.DeviceError, match="seen"):
-        programs.kernel("unary.cl", ("ALL_F32",), "unary")
+        programs.get("unary.cl", ("ALL_F32",))
     assert "-DALL_F32" in given
     assert ("-DNATIVE_HALF" in given) == ("fp16" in features)
 

@@ -16,7 +16,7 @@ from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends.base import QueueSpan, RecordsQueue
 from weft.backends.kernels import KernelBackend
-from weft.backends.webgpu import devices, record
+from weft.backends.webgpu import devices, driver
 from weft.backends.webgpu.devices import TIMES
 from weft.backends.webgpu.driver import Driver
 from weft.execute import Profile, Session
@@ -137,48 +137,52 @@ def test_several_kernels_of_a_step_are_one_call(device: KernelBackend) -> None:
 # ---- WebGPU --------------------------------------------------------------------------------------
 
 
-def copied(driver: Driver, times: int) -> list[QueueSpan]:
+def copied(of: Driver, times: int) -> list[QueueSpan]:
     """The spans of copies within the device, and of a write and a read."""
-    a, b = driver.create(1 << 20), driver.create(1 << 20)
-    driver.record_times(True)
+    a, b = of.create(1 << 20), of.create(1 << 20)
+    of.record_times(True)
     try:
-        driver.write(a, 0, np.ones(1 << 20, np.uint8))
+        of.write(a, 0, np.ones(1 << 20, np.uint8))
         for _ in range(times):
-            driver.copy(b, 0, a, 0, 1 << 20)
-        assert driver.read_bytes(b, 0, 1 << 20).all()
-        assert driver.record is not None
-        spans: list[QueueSpan] = driver.record.take()()
+            of.copy(b, 0, a, 0, 1 << 20)
+        assert of.read_bytes(b, 0, 1 << 20).all()
+        assert of.record is not None
+        spans: list[QueueSpan] = of.record.take()()
         return spans
     finally:
-        driver.record_times(False)
+        of.record_times(False)
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_the_length_of_a_tick(monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
-    """Where the library does not tell it, it is measured; spans are within the host's times."""
-    driver = webgpu().driver
-    if not is_told:
-        monkeypatch.setattr(record, "_told_period", lambda queue: 0.0)
+def test_times_of_copies() -> None:
+    """In several blocks of timestamps; spans are within the host's times."""
+    of = webgpu().driver
     start = perf_counter_ns()
-    spans = copied(driver, 200)
+    spans = copied(of, 200)
     end = perf_counter_ns()
-    assert [s.kind for s in spans] == ["to", *["within"] * 200, "from"]  # in several blocks
+    assert [s.kind for s in spans] == ["to", *["within"] * 200, "from"]
     assert all(s.nbytes == 1 << 20 for s in spans)
     assert all(a.begin <= b.begin for a, b in pairwise(spans))
     assert start - 1_000_000 < spans[0].begin and spans[-1].end < end + 1_000_000
     assert 0 < sum(s.end - s.begin for s in spans) < end - start
 
 
-def test_a_device_without_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs, and the profile says why there are no times of its kernels."""
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_device_without_timestamps(monkeypatch: pytest.MonkeyPatch, is_listed: bool) -> None:
+    """It runs, and the profile says why there are no times of its kernels: the device has none, or
+    the library does not tell the length of a tick."""
     found = webgpu().device
-    features = tuple(name for name in found.features if name != TIMES)
-    monkeypatch.setattr(devices, "find_devices", lambda: (replace(found, features=features),))
+    why = "this version of wgpu does not tell the length of a tick"
+    if is_listed:
+        monkeypatch.setattr(driver, "period", lambda queue: 0.0)
+    else:
+        why = f"{found.name} has no feature {TIMES}"
+        features = tuple(name for name in found.features if name != TIMES)
+        monkeypatch.setattr(devices, "find_devices", lambda: (replace(found, features=features),))
     device = webgpu()
     running = session(device)
     x = np.ones((2, 64), np.float32)
     with running.profile(Profile(name="test")) as profile:
         running.run({"x": x})
     assert device.driver.record is None
-    assert f"webgpu tells no times of kernels ({found.name} has no feature {TIMES})" in str(profile)
+    assert f"webgpu tells no times of kernels ({why})" in str(profile)
     assert list(profile.as_json()["untimed"]) == ["webgpu"]

@@ -94,9 +94,12 @@ def test_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     info, poor = webgpu_backends.describe()
     assert (info.name, info.available, info.why_not) == ("webgpu:0", True, "")
     assert f"{found.name}, {found.vendor}, {found.interface}" in info.description
-    assert "memory not told" in info.description
+    own = replace(found, kind="GPU")
+    assert "; host memory, " in info.description and "; memory not told, " in own.description
     data = json.loads(json.dumps(info.details))
-    assert data["memory"] is None and data["limits"]["buffer"] == found.max_buffer
+    assert (
+        data["memory"] is None and data["in_host"] and data["limits"]["buffer"] == found.max_buffer
+    )
     assert data["features"]["int64"] == found.has_wide
     assert (poor.name, poor.available) == ("webgpu:1", False)
     assert "7 buffers" in poor.why_not and "no features" in poor.description

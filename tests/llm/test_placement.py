@@ -401,6 +401,28 @@ def test_mapped_weights_count_only_where_someone_says_so(
         prepare(model, n_ctx=32, devices=[cpu()], memory={"cpu": need.total - 1})
 
 
+def test_devices_in_the_hosts_memory_share_one_pool(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of each is what the other leaves, so that both fit together or neither does."""
+    own, within = gpu(), gpu()
+    within.buffer_type.in_host = True
+    device, host = prepare(model, n_ctx=32, devices=[within, cpu()]).needs()
+    assert device.in_pool and host.in_pool and min(device.total, host.compute) > 1
+    both = device.total + host.total - host.weights
+    monkeypatch.setattr(fit_module.system, "available_bytes", lambda: both)
+    rooms = prepare(model, n_ctx=32, devices=[within, cpu()]).rooms
+    assert rooms[device.memory] == (device.total, device.total)
+    assert rooms[host.memory] == (host.total - host.weights,) * 2
+    assert prepare(model, n_ctx=32, devices=[within, cpu()], fit=True).homes.n_gpu_layers == 3
+    monkeypatch.setattr(fit_module.system, "available_bytes", lambda: both - 1)
+    with pytest.raises(OutOfMemoryError, match=rf"{device.total} bytes .* {device.total - 1} "):
+        prepare(model, n_ctx=32, devices=[within, cpu()])
+    assert prepare(model, n_ctx=32, devices=[within, cpu()], fit=True).homes.n_gpu_layers == 2
+    prepare(model, n_ctx=32, devices=[own, cpu()])
+    prepare(model, n_ctx=32, devices=[within, cpu()], memory={"gpu": 1 << 40})
+
+
 def test_the_largest_offload_of_a_7b_model(tmp_path: Path) -> None:
     """Planned in seconds, without a byte of the model."""
     prepared = prepare(
@@ -625,3 +647,17 @@ def test_states_are_saved_from_any_memory(model: Model) -> None:
     b = context(model)
     b.load_state(a.save_state())
     np.testing.assert_allclose(b.decode([5]), a.decode([5]), rtol=RTOL, atol=ATOL)
+
+
+def test_graphics_of_a_processor_on_paper_share_its_memory(tmp_path: Path) -> None:
+    """What a machine profile lists as a memory of an integrated GPU is a part of the host's."""
+    profile = load_profile("laptop-780m")
+    devices = paper_devices(profile)
+    assert [device.buffer_type.in_host for device in devices] == [True, False]
+    prepared = prepare(
+        paper_model(tmp_path, LLAMA_7B), n_ctx=4096, devices=devices, profile=profile
+    )
+    device, host = prepared.needs()
+    ram, own = (profile.memories[name].size for name in ("RAM", "GPU"))
+    assert prepared.rooms[host.memory][1] == ram - device.total
+    assert prepared.rooms[device.memory][1] == min(own, ram - (host.total - host.weights))

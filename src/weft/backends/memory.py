@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -92,6 +93,14 @@ class AdoptsMemory(Protocol):
         The memory keeps `data` alive. Raises DeviceError, OutOfMemoryError."""
 
 
+@runtime_checkable
+class PartOfHost(Protocol):
+    """(optional) a buffer type of a device that may have its memory in the host's."""
+
+    in_host: bool
+    """The bytes are in the host's memory, so that plans count both together."""
+
+
 class WeightBufferType(BufferType, Protocol):
     """Memory that keeps constant weights in a layout of its own.
 
@@ -108,7 +117,7 @@ class WeightBufferType(BufferType, Protocol):
         OutOfMemoryError."""
 
 
-class BufferTypeBase:
+class BufferTypeBase(ABC):
     """Memory of a device that the host reaches by copies only.
 
     A subclass has a `name` and a `device`, and creates blocks."""
@@ -130,15 +139,15 @@ class BufferTypeBase:
         except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
             raise OutOfMemoryError(f"{self.device} has no room for {nbytes} bytes") from error
 
+    @abstractmethod
     def create(self, nbytes: int) -> Memory:
         """A zeroed block; raises MemoryError when there is no room."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.name
 
 
-class BlockBase:
+class BlockBase(ABC):
     """A block of such memory; a subclass copies valid ranges in `put` and `get`."""
 
     nbytes: int
@@ -157,13 +166,13 @@ class BlockBase:
         """None: the host cannot address it."""
         return None
 
+    @abstractmethod
     def put(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Copies bytes from the host to the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Copies bytes from the device to a fresh array."""
-        raise NotImplementedError
 
 
 def require_inside(offset: int, nbytes: int, size: int) -> None:

@@ -35,6 +35,8 @@ class NullBufferType:
         self.max_size = max_size
         self.is_host = is_host
         self.capacity = capacity
+        self.in_host = False
+        """The memory stands for a part of the host's."""
 
     def alloc_size(self, tensor: Tensor) -> int:
         """The bytes of the tensor, without padding."""

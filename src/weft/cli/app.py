@@ -14,9 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 from weft.cli.command import UsageError, WeftCommand, in_words, usage_error
+from weft.cli.console import CompileProgress
 from weft.cli.foreign_options import in_place_of_command
 from weft.cli.mistakes import exit_code, show_warning
 from weft.cli.quick_values import take_plain_values
+from weft.compile_watch import watched
 from weft.lazy import import_at_once
 
 COMMANDS = {
@@ -184,4 +186,6 @@ def _root(
 def run_command() -> None:
     """Runs the command line; ends with SystemExit."""
     warnings.showwarning = show_warning
-    sys.exit(exit_code(lambda: app(prog_name="weft", standalone_mode=False)))
+    with watched(CompileProgress()):
+        code = exit_code(lambda: app(prog_name="weft", standalone_mode=False))
+    sys.exit(code)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Literal, Self, cast
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
 __all__ = [
+    "CompileProgress",
     "CountProgress",
     "LoadProgress",
     "PromptProgress",
@@ -100,6 +102,8 @@ def forget_notes() -> None:
 
 PATIENCE = 0.3
 """Seconds before a progress bar is shown."""
+LOG_PATIENCE = 2.0
+"""Seconds before a line about a wait is written where there is no terminal."""
 PROMPT_PATIENCE = 1.0
 """Seconds before the bar of a prompt is shown; most prompts are short."""
 
@@ -215,7 +219,10 @@ def unechoed() -> Iterator[None]:
 
 
 class WaitingBar:
-    """A progress bar on stderr for work that takes long, shown on a terminal only."""
+    """A progress bar on stderr for work that takes long, shown on a terminal only, and one at a
+    time."""
+
+    _shown: WaitingBar | None = None
 
     def __init__(self, label: str, unit: Literal["bytes", "things"], patience: float) -> None:
         """`unit` is the unit of the numbers; `patience` is the seconds before the bar is shown."""
@@ -234,7 +241,7 @@ class WaitingBar:
         """Removes the bar."""
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar = WaitingBar._shown = None
 
     def __call__(self, done: int, total: int) -> None:
         """Shows `done` of `total`, unless the work has just begun."""
@@ -243,11 +250,13 @@ class WaitingBar:
         if self._bar is None:
             if perf_counter() - self._start < self._patience or done == total:
                 return
-            self._bar = self._new_bar()
+            if WaitingBar._shown is not None:
+                return
+            self._bar, WaitingBar._shown = self._new_bar(), self
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
         assert self._task is not None
-        self._bar.update(self._task, completed=done)
+        self._bar.update(self._task, completed=done, total=total)
 
     def _new_bar(self) -> Progress:
         """Creates the bar. Its modules are imported only now, since most commands need none."""
@@ -306,3 +315,34 @@ class PromptProgress(WaitingBar):
         super().__call__(done, total)
         if done == total:
             self.stop()
+
+
+class CompileProgress:
+    """Says how many kernels of a device are compiled while the command waits for them: a bar on a
+    terminal; elsewhere one line for each device, once the wait is long."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._bar: CountProgress | None = None
+        self._since: float | None = None
+        self._named: set[str] = set()
+
+    def __call__(self, device: str, ready: int, asked: int) -> None:
+        """Shows `ready` of `asked` kernels of a device."""
+        with self._lock:
+            label = f"compiling kernels for {device}"
+            if self._since is None:
+                self._since = perf_counter()
+                self._bar = CountProgress(label)
+            if self._bar is not None and _on_terminal():
+                self._bar(ready, asked)
+            elif perf_counter() - self._since >= LOG_PATIENCE and device not in self._named:
+                self._named.add(device)
+                say(f"{label}: {ready} of {asked}")
+
+    def stop(self) -> None:
+        """Removes the bar."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+            self._bar = self._since = None

@@ -51,4 +51,6 @@ def paper_devices(profile: Profile) -> list[PaperDevice]:
         )
         for m in profile.memories.values()
     }  # fmt: skip
+    for device in profile.devices:
+        types[device.memory].in_host = device.kind == "IGPU"
     return [PaperDevice(d, types[d.memory], [types[n] for n in d.reads]) for d in profile.devices]

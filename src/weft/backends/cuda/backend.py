@@ -50,8 +50,9 @@ class CudaBackend(KernelBackend):
         driver = CudaDriver(calls, name)
         shares = device.integrated and device.pageable and not copy_weights
         memory = DeviceBufferType(
-            driver, f"CUDA{device.number}", capacity, None, _ALIGNMENT, shares
-        )
+            driver, f"CUDA{device.number}", capacity, None, _ALIGNMENT,
+            driver.adopt if shares else None, device.integrated,
+        )  # fmt: skip
         super().__init__(
             driver,
             device.kind,

@@ -16,7 +16,9 @@ from weft.backends.cuda.calls import COPIES, KERNELS, Calls, CudaError, Graph, L
 from weft.backends.cuda.record import CudaRecord
 from weft.backends.cuda.staging import LATER, Staging
 from weft.backends.kernels import KernelDriver
-from weft.backends.kernels.launch import Local
+from weft.backends.kernels.compiling import Compiled
+from weft.backends.kernels.driver import CopiesMeanwhile, MakesGraphs
+from weft.backends.kernels.launch import Launch, Local
 from weft.errors import DeviceError, OutOfMemoryError
 
 _SHARED = 48 << 10
@@ -63,7 +65,7 @@ class CudaKernel:
                 self.keep.append(arg)
 
 
-class CudaDriver(KernelDriver):
+class CudaDriver(KernelDriver, MakesGraphs, CopiesMeanwhile):
     """A device, its lanes and the staging memory.
 
     Work of a queue (`in_queue`) goes into that queue's lane, and whoever drives the queues orders
@@ -90,7 +92,6 @@ class CudaDriver(KernelDriver):
         """The number of the last work in the lane of copies for which the lane of kernels waits."""
         self._apart = False
         """There is work in the lane of kernels that came from no queue."""
-        self._tables: dict[bytes, Buffer] = {}
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
@@ -165,15 +166,6 @@ class CudaDriver(KernelDriver):
             weakref.finalize(buffer, _free, weakref.ref(self), self.calls, address).atexit = False
             self._apart = True
             self.calls.clear(address, words)
-        return buffer
-
-    def table(self, data: bytes) -> Buffer:
-        """A small buffer that holds these bytes, sent once."""
-        buffer = self._tables.get(data)
-        if buffer is None:
-            buffer = self.create(len(data))
-            self.write(buffer, 0, np.frombuffer(data, np.uint8))
-            self._tables[data] = buffer
         return buffer
 
     def adopt(self, data: NDArray[np.uint8]) -> Buffer:
@@ -297,8 +289,16 @@ class CudaDriver(KernelDriver):
     def kernel(self, file: str, defines: tuple[str, ...], name: str) -> CudaKernel:
         """A kernel whose parameters no other caller sets."""
         with self.guarded(f"{self.name}: kernel {name} of {file}"):
-            there = PREFIX + name if file.endswith(".cl") else name
-            return CudaKernel(self.calls.function(file, defines, there), file, name)
+            return CudaKernel(self._function(file, defines, name).get(), file, name)
+
+    def expect(self, launch: Launch) -> None:
+        """Counts the kernel of a launch, which `kernel` compiles."""
+        self._function(launch.file, launch.defines, launch.kernel)
+
+    def _function(self, file: str, defines: tuple[str, ...], name: str) -> Compiled:
+        there = PREFIX + name if file.endswith(".cl") else name
+        key = file, defines, there
+        return self.compiling.asked(key, lambda: self.calls.function(*key))
 
     def prepared(
         self,
@@ -334,9 +334,6 @@ class CudaDriver(KernelDriver):
             self._note(error)
             raise
         return None if begin is None else (begin, self.calls.event(timed=True))
-
-    has_graphs = True
-    has_copies = True
 
     def graph(self, launches: Sequence[tuple[Any, ...]]) -> Graph:
         """The launches as one graph."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
 from weft.backends.base import BackendBase, DeviceKind, Event, Queue, QueueSpan, Support, Use
-from weft.backends.kernels.driver import KernelDriver
+from weft.backends.kernels.driver import CopiesMeanwhile, KernelDriver
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.launch import Limits
 from weft.backends.kernels.memory import DeviceBufferType
@@ -51,16 +52,14 @@ class KernelQueue:
     def __init__(self, driver: KernelDriver, lane: int = 0) -> None:
         self._driver = driver
         self._lane = lane
-        self.copies = KernelQueue(driver, 1) if driver.has_copies and lane == 0 else None
+        self._lanes = driver if isinstance(driver, CopiesMeanwhile) else None
+        self.copies = KernelQueue(driver, 1) if self._lanes and lane == 0 else None
         """The queue of copies, where the device has one."""
 
     def submit(self, work: Callable[[], None]) -> Event:
         """Enqueues the work at once."""
         driver, lane = self._driver, self._lane
-        if not driver.has_copies:
-            work()
-            return KernelEvent(driver, driver.marker(), lane)
-        with driver.in_queue(lane):
+        with nullcontext() if self._lanes is None else self._lanes.in_queue(lane):
             work()
             return KernelEvent(driver, driver.marker(), lane)
 
@@ -71,9 +70,9 @@ class KernelQueue:
         Events of this queue need no wait, because it is in order."""
         if not self.orders(event):
             event.wait()
-        elif isinstance(event, KernelEvent) and not event._done:
+        elif isinstance(event, KernelEvent) and not event._done and self._lanes is not None:
             if (event._driver, event._lane) != (self._driver, self._lane):
-                self._driver.order(event._event, self._lane)
+                self._lanes.order(event._event, self._lane)
 
     def orders(self, event: Event) -> bool:
         """Whether `wait_for` does not block."""

@@ -2,12 +2,13 @@
 
 A device has one queue, in order: a command starts when all before it are done. So work enqueued
 from any thread sees the results of work enqueued before, and only the host ever waits. A device may
-have a second queue for copies (`has_copies`), which only events order with the first.
+have a second queue for copies (`CopiesMeanwhile`), which only events order with the first.
 """
 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.kernels.compiling import Compiling
 from weft.backends.kernels.enums import Fault
 from weft.backends.kernels.launch import Launch, View
 from weft.errors import DeviceError
@@ -32,18 +34,12 @@ class Kernel(Protocol):
         """Sets the arguments of later launches: buffers of the driver, `bytes`, and `Local`."""
 
 
-class Recorder(Protocol):
-    """Takes down when the device did what."""
-
-    def kernel(self, step: int, name: str, event: Any) -> None:
-        """Adds a kernel of a step."""
-
-
-class KernelDriver:
+class KernelDriver(ABC):
     """All requests to a device. Raises DeviceError where it fails, OutOfMemoryError where it has no
     room.
 
-    A subclass has the methods that raise NotImplementedError, and knows its own exceptions."""
+    A subclass has the abstract methods, and is one of `MakesGraphs` and `CopiesMeanwhile` where the
+    device can do that."""
 
     name: str
     """The device's name in `--devices`."""
@@ -51,18 +47,23 @@ class KernelDriver:
     """The record of events, while recording."""
     errors: type[Exception] | tuple[type[Exception], ...] = ()
     """The exceptions that the library raises when `launch` or `flush` fails."""
+    compiles_early = False
+    """`expect` begins to compile, while other work goes on."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.compiling = Compiling(name)
+        """The kernels that somebody has asked for."""
         self._recording = 0
         self._fault: Any = None
         self._watched: dict[str, int] = {}
         self._scratch: dict[int, tuple[int, Any]] = {}
+        self._tables: dict[bytes, Any] = {}
 
+    @abstractmethod
     def guarded(self, what: str) -> AbstractContextManager[None]:
         """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
         becomes an OutOfMemoryError."""
-        raise NotImplementedError
 
     def said(self, error: Exception) -> str:
         """The text of an error of the library, in a line."""
@@ -70,13 +71,18 @@ class KernelDriver:
 
     # ---- memory ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def create(self, nbytes: int) -> Any:
         """A zeroed buffer."""
-        raise NotImplementedError
 
     def table(self, data: bytes) -> Any:
         """A small buffer that holds these bytes, sent once."""
-        raise NotImplementedError
+        buffer = self._tables.get(data)
+        if buffer is None:
+            buffer = self.create(len(data))
+            self.write(buffer, 0, np.frombuffer(data, np.uint8))
+            self._tables[data] = buffer
+        return buffer
 
     def scratch(self, slot: int, nbytes: int) -> Any:
         """Memory of a slot, in which kernels of one step hand each other something; larger when it
@@ -92,22 +98,17 @@ class KernelDriver:
         it."""
         return view
 
-    def adopt(self, data: NDArray[np.uint8]) -> Any:
-        """A buffer over memory of the host, which must not change or move while the buffer
-        lives."""
-        raise NotImplementedError
-
+    @abstractmethod
     def write(self, buffer: Any, offset: int, data: NDArray[np.uint8]) -> None:
         """Enqueues a copy from the host; `data` may change once this returns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_bytes(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes of a buffer, once all work enqueued so far is done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
         """Enqueues a copy within the device."""
-        raise NotImplementedError
 
     def copy_across(
         self, to: Any, to_offset: int, other: KernelDriver, source: Any, offset: int, nbytes: int
@@ -115,17 +116,23 @@ class KernelDriver:
         """Enqueues a copy from another device's buffer; False (the default): by way of the host."""
         return False
 
+    @abstractmethod
     def clear(self, buffer: Any, nbytes: int) -> None:
         """Enqueues zeros for the first bytes of a buffer, a multiple of 4."""
-        raise NotImplementedError
 
     # ---- kernels ---------------------------------------------------------------------------------
 
+    @abstractmethod
+    def expect(self, launch: Launch) -> None:
+        """Counts the kernel of a launch that comes, or may come, among those asked for
+        (`compiling`)."""
+
+    @abstractmethod
     def kernel(self, file: str, defines: tuple[str, ...], name: str) -> Kernel:
         """A kernel of a file, built where that has not been done; raises DeviceError naming file,
         line and device when the source does not build."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepared(
         self,
         kernel: Any,
@@ -135,36 +142,35 @@ class KernelDriver:
     ) -> tuple[Any, ...]:
         """The arguments of `launch`, over `grid` groups of `group` items of which the first item is
         at `start`; with the kernel's present arguments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def launch(self, *prepared: Any) -> Any:
         """Enqueues a kernel and returns its event (None unless it records)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self) -> None:
         """Starts the work that is enqueued."""
-        raise NotImplementedError
-
-    has_early = False
-    """`expect` compiles."""
-
-    def expect(self, launch: Launch) -> None:
-        """Begins to compile the kernel of a launch that may come, and returns."""
-        raise NotImplementedError
 
     # ---- events ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def marker(self) -> Any:
         """An event that is reached when all work enqueued so far is done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_done(self, event: Any) -> bool:
         """Whether an event is reached, or a failing device has given it up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, event: Any = None) -> None:
         """Blocks until an event, or until all work is done."""
-        raise NotImplementedError
+
+    def reaches(self, other: KernelDriver) -> bool:
+        """True if this device's queues wait for events of the other without the host
+        (`CopiesMeanwhile.order`)."""
+        return False
+
+    # ---- times -----------------------------------------------------------------------------------
 
     why_untimed = ""
     """Why the device tells no times of kernels; empty where it does."""
@@ -184,43 +190,9 @@ class KernelDriver:
                     self.wait()
         self._recording = recording
 
+    @abstractmethod
     def new_record(self) -> Any:
-        """A record of events, where the device tells times."""
-        raise NotImplementedError
-
-    # ---- a second queue --------------------------------------------------------------------------
-
-    has_copies = False
-    """There is a queue for copies, number 1."""
-
-    def in_queue(self, lane: int) -> AbstractContextManager[None]:
-        """This thread's work goes into a queue by number, in no order with the other."""
-        raise NotImplementedError
-
-    def read_later(self, buffer: Any, offset: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
-        """`read` behind the work so far: the function that it returns waits for the bytes."""
-        raise NotImplementedError
-
-    def order(self, event: Any, lane: int) -> None:
-        """Lets later work of a queue start only after an event, without the host."""
-        raise NotImplementedError
-
-    def reaches(self, other: KernelDriver) -> bool:
-        """True if `order` takes events of the other device."""
-        return False
-
-    # ---- graphs ----------------------------------------------------------------------------------
-
-    has_graphs = False
-    """Launches in a row may be made one object that starts them."""
-
-    def graph(self, launches: Sequence[tuple[Any, ...]]) -> Any:
-        """The launches as one object, with `change(number, *launch)`."""
-        raise NotImplementedError
-
-    def start(self, graph: Any) -> None:
-        """Enqueues a graph."""
-        raise NotImplementedError
+        """A record of events; called where the device tells times."""
 
     # ---- indices ---------------------------------------------------------------------------------
 
@@ -262,3 +234,32 @@ class KernelDriver:
                 Fault.DIVISION_BY_ZERO: "an integer is divided by 0",
             }[Fault(kind)]
             raise DeviceError(f"{self.name}: {where}: {why}")
+
+
+class MakesGraphs(ABC):
+    """A driver of a device that starts launches in a row as one object."""
+
+    @abstractmethod
+    def graph(self, launches: Sequence[tuple[Any, ...]]) -> Any:
+        """The launches as one object, with `change(number, *launch)`."""
+
+    @abstractmethod
+    def start(self, graph: Any) -> None:
+        """Enqueues a graph."""
+
+
+class CopiesMeanwhile(ABC):
+    """A driver of a device with a queue for copies, number 1, beside the queue of kernels."""
+
+    @abstractmethod
+    def in_queue(self, lane: int) -> AbstractContextManager[None]:
+        """This thread's work goes into a queue by number, in no order with the other."""
+
+    @abstractmethod
+    def read_later(self, buffer: Any, offset: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
+        """`KernelDriver.read` behind the work so far: the function that it returns waits for the
+        bytes."""
+
+    @abstractmethod
+    def order(self, event: Any, lane: int) -> None:
+        """Lets later work of a queue start only after an event, without the host."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from weft.backends.kernels.driver import Kernel, KernelDriver
+from weft.backends.kernels.driver import Kernel, KernelDriver, MakesGraphs
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View, pieces
 from weft.backends.kernels.memory import DeviceMemory
 from weft.backends.kernels.ops import OwnKernels
@@ -94,7 +94,7 @@ class KernelExecutable:
         self._views: dict[int, View] = {}  # of the others, with their present sizes
         self._launches: list[Ready] = []
         self._bound: tuple[int, ...] | None = None
-        self._graphs = driver.has_graphs
+        self._graphs = driver if isinstance(driver, MakesGraphs) else None
         self._graph: Any = None
         self._in_graph: list[Ready] = []  # the launches that are in it
         self._has_run = False  # a graph is made for what runs again
@@ -103,8 +103,8 @@ class KernelExecutable:
         self._having: dict[frozenset[str], list[_Step]] = {}  # steps with any of some symbols
         if not names:
             self._bind({})
-        elif driver.has_early:
-            self._expect()
+        elif driver.compiles_early:
+            self._expect_early()
 
     @property
     def n_launches(self) -> int:
@@ -122,9 +122,9 @@ class KernelExecutable:
                 self._bind(values)
         launch, record, launched = self._driver.launch, self._driver.record, 0
         try:
-            if record is None and self._graphs and self._has_run:
+            if record is None and self._graphs is not None and self._has_run:
                 launched = len(self._launches)
-                self._start_graph()
+                self._start_graph(self._graphs)
             elif record is None:
                 for ready in self._launches:
                     launch(*ready)
@@ -135,12 +135,13 @@ class KernelExecutable:
                         record.kernel(step.index, name, launch(*ready))
                         launched += 1
             self._driver.flush()
+            self._driver.compiling.all_there()
             self._has_run = True
         except self._driver.errors as error:
             why = self._driver.said(error)
             raise DeviceError(f"{self._driver.name}: {self._name(launched)}: {why}") from error
 
-    def _start_graph(self) -> None:
+    def _start_graph(self, driver: MakesGraphs) -> None:
         """Starts all launches as one graph.
 
         Where sizes have changed since the last run, only the launches that were made again are
@@ -149,13 +150,13 @@ class KernelExecutable:
         if not launches:
             return
         if self._graph is None or len(present) != len(launches):
-            self._graph = self._driver.graph(launches)
+            self._graph = driver.graph(launches)
         elif present is not launches:
             for i, (old, new) in enumerate(zip(present, launches, strict=True)):
                 if old is not new:
                     self._graph.change(i, *new)
         self._in_graph = launches
-        self._driver.start(self._graph)
+        driver.start(self._graph)
 
     def _name(self, launch: int) -> str:
         """The step that a launch belongs to."""
@@ -195,7 +196,7 @@ class KernelExecutable:
         description = f"{spec.op}({sources}) -> {dst.name}"
         return _Step(index, spec, tuple(sorted(names)), description, after)
 
-    def _expect(self) -> None:
+    def _expect_early(self) -> None:
         """Tells the driver which kernels runs with few and with many elements have, so that it
         compiles them before the first run."""
         used = [s for spec in self._tensors for size in _sizes(spec) for s in symbols(size)]
@@ -215,13 +216,21 @@ class KernelExecutable:
         steps = self._affected(values)
         self._bound = None
         self._views = {}
+        changed = []
         for step in steps:
             symbol_values = tuple(values[name] for name in step.symbols)
             if symbol_values != step.bound:
                 step.bound = None
-                with self._driver.guarded(f"{self._driver.name}: {step.description}"):
-                    step.made = self._make(step, values)
-                step.bound = symbol_values
+                changed.append((step, symbol_values, self._launches_at(step, values)))
+        for step, _, launches in changed:
+            for i, launch in enumerate(launches):
+                if _kernel_key(i, launch) not in step.kernels:
+                    self._driver.expect(launch)
+        for step, symbol_values, launches in changed:
+            with self._driver.guarded(f"{self._driver.name}: {step.description}"):
+                step.made = [self._ready(step, i, launch) for i, launch in enumerate(launches)]
+            step.bound = symbol_values
+        self._driver.compiling.all_there()
         self._leave_out()
         self._launches = [ready for step in self._steps for ready in step.ready]
         self._bound = tuple(values[name] for name in self._symbols)
@@ -258,10 +267,6 @@ class KernelExecutable:
                 step.ready = [part for made in kept for part in made.ready]
                 step.names = [made.launch.kernel for made in kept for _ in made.ready]
 
-    def _make(self, step: _Step, values: Mapping[str, int]) -> list[_Made]:
-        launches = self._launches_at(step, values)
-        return [self._ready(step, i, launch) for i, launch in enumerate(launches)]
-
     def _launches_at(self, step: _Step, values: Mapping[str, int]) -> list[Launch]:
         calls = [self._call(spec, values) for spec in (step.spec, step.next) if spec is not None]
         step.written = [call.dst for call in calls]
@@ -284,7 +289,7 @@ class KernelExecutable:
         return Call(spec.op.name, dst, src, spec.params, self._limits, feeds)
 
     def _ready(self, step: _Step, index: int, launch: Launch) -> _Made:
-        key = (index, launch.file, launch.defines, launch.kernel)
+        key = _kernel_key(index, launch)
         kernel = step.kernels.get(key)
         if kernel is None:
             kernel = self._driver.kernel(launch.file, launch.defines, launch.kernel)
@@ -339,6 +344,10 @@ class KernelExecutable:
         nb = tuple([n if isinstance(n, int) else evaluate(n, values) for n in spec.nb])
         at = evaluate(spec.offset, values)
         return View(spec.dtype, ne, nb, at, memory.buffer, spec.name, spec.layout)
+
+
+def _kernel_key(number: int, launch: Launch) -> tuple[Any, ...]:
+    return number, launch.file, launch.defines, launch.kernel
 
 
 def _rows_of(view: View) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.kernels.driver import KernelDriver
+from weft.backends.kernels.driver import CopiesMeanwhile, KernelDriver
 from weft.backends.memory import Memory, require_inside
 from weft.errors import OutOfMemoryError
 from weft.graph.tensor import Tensor
@@ -65,6 +65,7 @@ class LaterMemory(DeviceMemory):
     def read_later(self, offset: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
         """Puts a read behind the work so far; the function that it returns waits for the bytes."""
         require_inside(offset, nbytes, self.nbytes)
+        assert isinstance(self._driver, CopiesMeanwhile)  # else this memory is not made
         return self._driver.read_later(self.buffer, offset, nbytes)
 
 
@@ -80,9 +81,13 @@ class DeviceBufferType:
         capacity: int,
         max_size: int | None = None,
         alignment: int = 256,
-        shares: bool = False,
+        adopt: Callable[[NDArray[np.uint8]], Any] | None = None,
+        in_host: bool = False,
     ) -> None:
-        """`name` names the memory, `capacity` is the number of bytes that the device has."""
+        """`name` names the memory, `capacity` is the number of bytes that the device has. `adopt`
+        makes a buffer over memory of the host, which must not change or move while the buffer
+        lives, on devices that read it there. `in_host` says that the device's memory is a part of
+        the host's."""
         self.name = name
         self.device = driver.name
         self.alignment = alignment
@@ -90,8 +95,11 @@ class DeviceBufferType:
         self.capacity = capacity
         self.in_use = 0
         """The bytes of the blocks that exist."""
-        self.shares = shares
+        self.shares = adopt is not None
         """Constant host data may be used in place."""
+        self.in_host = in_host
+        """The bytes are bytes of the host's memory."""
+        self._adopt = adopt
         self._driver = driver
         self._lock = Lock()
 
@@ -115,7 +123,7 @@ class DeviceBufferType:
                 )
             self.in_use += nbytes
         try:
-            kind = LaterMemory if self._driver.has_copies else DeviceMemory
+            kind = LaterMemory if isinstance(self._driver, CopiesMeanwhile) else DeviceMemory
             memory = kind(self._driver, self._driver.create(nbytes), nbytes)
         except BaseException:
             self._give_back(nbytes)
@@ -125,12 +133,12 @@ class DeviceBufferType:
 
     def adopt(self, data: NDArray[np.uint8]) -> DeviceMemory | None:
         """Constant host data in place, where the device works in the host's memory; else None."""
-        if not self.shares or not data.nbytes:
+        if self._adopt is None or not data.nbytes:
             return None
         # kernels read vectors of elements, which need only the alignment of an element
         if data.ctypes.data % 4 or (self.max_size is not None and data.nbytes > self.max_size):
             return None
-        return DeviceMemory(self._driver, self._driver.adopt(data), data.nbytes, keep=data)
+        return DeviceMemory(self._driver, self._adopt(data), data.nbytes, keep=data)
 
     def _give_back(self, nbytes: int) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,6 +13,8 @@ from weft.backends.kernels.driver import KernelDriver
 Kind: TypeAlias = Literal["kernel", "to", "from", "within"]
 
 _TRIES = 8
+_AGAIN = 1_000_000_000
+"""The nanoseconds between comparisons of clocks, which drift by some microseconds a second."""
 
 
 class Noted(NamedTuple):
@@ -25,7 +28,7 @@ class Noted(NamedTuple):
     """The driver's own, from which `Record.times` makes begin and end."""
 
 
-class Record:
+class Record(ABC):
     """The work enqueued since the last call of `take`.
 
     A subclass knows the events of its driver."""
@@ -63,10 +66,36 @@ class Record:
         """Waits until the device has done the work, of which there is some."""
         self.driver.wait()
 
+    @abstractmethod
     def times(self, event: Any) -> tuple[int, int]:
         """Begin and end of a kernel or a copy that is done, in nanoseconds of
         `time.perf_counter_ns`."""
-        raise NotImplementedError
+
+
+class ClockedRecord(Record):
+    """A record of a device with a clock of its own, which is compared with the host's."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        """Compares clocks, for which it waits for the device a few times."""
+        super().__init__(driver)
+        self._compare()
+
+    def finish(self, noted: list[Noted]) -> None:
+        """Waits until the device has done the work, and compares clocks where that was long
+        ago."""
+        super().finish(noted)
+        if perf_counter_ns() - self._compared > _AGAIN:
+            self._compare()
+
+    def _compare(self) -> None:
+        self.lead = lead(self.marked)
+        """The nanoseconds by which the host's clock leads the device's."""
+        self._compared = perf_counter_ns()
+
+    @abstractmethod
+    def marked(self) -> tuple[int, int]:
+        """Two times of the device, of a piece of work that is started by this call and done when it
+        returns."""
 
 
 def lead(measure: Callable[[], tuple[int, int]], tries: int = _TRIES) -> int:

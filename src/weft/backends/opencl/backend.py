@@ -35,7 +35,8 @@ class OpenCLBackend(KernelBackend):
         driver = Driver(device, name)
         memory = DeviceBufferType(
             driver, f"OpenCL{device.number}", device.memory, device.max_buffer, device.alignment,
-            device.shares_memory and not copy_weights,
+            driver.adopt if device.shares_memory and not copy_weights else None,
+            device.shares_memory,
         )  # fmt: skip
         is_gpu = device.kind in ("GPU", "IGPU")
         use_planes = is_gpu if planes is None else planes

@@ -11,7 +11,7 @@ from typing import Any
 from weft.backends.kernels.assembly import headers, source_of, tables
 from weft.backends.kernels.cache import keep, kept
 from weft.backends.opencl.devices import Found
-from weft.backends.opencl.library import guarded, library
+from weft.backends.opencl.library import library
 from weft.backends.opencl.probe import cache_folder
 from weft.errors import DeviceError
 
@@ -23,23 +23,15 @@ class Programs:
         self._context = context
         self._device = device
         self._always = ("NATIVE_HALF",) if "fp16" in device.features else ()
-        self._built: dict[tuple[str, tuple[str, ...]], Any] = {}
         self.compiled = 0
         """The number of programs compiled from source."""
         self.loaded = 0
         """The number of programs loaded from disk."""
 
-    def kernel(self, file: str, defines: tuple[str, ...], name: str) -> Any:
-        """A kernel object of its own, whose arguments no other caller sets.
+    def get(self, file: str, defines: tuple[str, ...]) -> Any:
+        """The program of a file: from disk, else compiled.
 
         Raises DeviceError naming file, line and device when the source does not build."""
-        program = self._built.get((file, defines))
-        if program is None:
-            program = self._built[file, defines] = self._get(file, defines)
-        with guarded(f"kernel {name} of {file} on {self._device.name}"):
-            return library().Kernel(program, name)
-
-    def _get(self, file: str, defines: tuple[str, ...]) -> Any:
         source = tables(defines) + source_of(file)
         # products of four bytes are functions of a later version
         newer = "bytes.h" in headers(file) and "dot4" in self._device.features

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.kernels import KernelDriver
-from weft.backends.kernels.launch import Local
+from weft.backends.kernels.compiling import Compiled
+from weft.backends.kernels.launch import Launch, Local
 from weft.backends.opencl.builds import Programs
 from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import bytes_setter, guarded, library
@@ -73,7 +74,6 @@ class Driver(KernelDriver):
         self._lock = Lock()
         self._staging: list[NDArray[np.uint8]] = []
         self._busy: deque[tuple[int, Any]] = deque()
-        self._tables: dict[bytes, Any] = {}
         self._local = lru_cache(maxsize=None)(cl.LocalMemory)
 
     def guarded(self, what: str) -> AbstractContextManager[None]:
@@ -88,17 +88,6 @@ class Driver(KernelDriver):
         with guarded(f"{self.name}: a buffer of {nbytes} bytes could not be created"):
             buffer = self._cl.Buffer(self.context, flags, max(4, -(-nbytes // 4) * 4))
             self._cl.enqueue_fill_buffer(self.queue, buffer, b"\0\0\0\0", 0, buffer.size)
-        return buffer
-
-    def table(self, data: bytes) -> Any:
-        """A small buffer that holds these bytes, sent once."""
-        buffer = self._tables.get(data)
-        if buffer is None:
-            flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
-            with guarded(f"{self.name}: a table of {len(data)} bytes could not be created"):
-                host = np.frombuffer(data, np.uint8)
-                buffer = self._cl.Buffer(self.context, flags, hostbuf=host)
-            self._tables[data] = buffer
         return buffer
 
     def adopt(self, data: NDArray[np.uint8]) -> Any:
@@ -173,7 +162,16 @@ class Driver(KernelDriver):
 
     def kernel(self, file: str, defines: tuple[str, ...], name: str) -> OpenCLKernel:
         """A kernel object of its own, whose arguments no other caller sets."""
-        return OpenCLKernel(self.programs.kernel(file, defines, name), name, self._local)
+        program = self._program(file, defines).get()
+        with guarded(f"kernel {name} of {file} on {self.device.name}"):
+            return OpenCLKernel(self._cl.Kernel(program, name), name, self._local)
+
+    def expect(self, launch: Launch) -> None:
+        """Counts the program of a launch, which `kernel` compiles."""
+        self._program(launch.file, launch.defines)
+
+    def _program(self, file: str, defines: tuple[str, ...]) -> Compiled:
+        return self.compiling.asked((file, defines), lambda: self.programs.get(file, defines))
 
     def prepared(
         self,

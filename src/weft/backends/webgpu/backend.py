@@ -46,11 +46,12 @@ class WebGPUBackend(KernelBackend):
             )
         driver = Driver(device, name)
         capacity = _CAPACITY if memory is None else memory
-        if memory is None and device.kind != "GPU":
+        if memory is None and device.in_host:
             capacity = available_bytes() or _CAPACITY
         blocks = DeviceBufferType(
-            driver, f"WebGPU{device.number}", capacity, device.max_buffer, 256
-        )
+            driver, f"WebGPU{device.number}", capacity, device.max_buffer, 256,
+            in_host=device.in_host,
+        )  # fmt: skip
         self.has_wide = device.has_wide
         is_gpu, use_bytes = device.kind in ("GPU", "IGPU"), activations != "f32"
         use_planes = is_gpu or use_bytes if planes is None else planes

@@ -26,6 +26,11 @@ _GROUP = "max-compute-invocations-per-workgroup"
 _LOCAL = "max-compute-workgroup-storage-size"
 _FEATURES = {"shader-f16": "f16", WIDE: "int64", "subgroup": "subgroups", TIMES: "timestamps"}
 """The features that weft uses where a device has them, and their names in lists."""
+NEEDED = (
+    "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
+    _LOCAL, _GROUP, "max-compute-workgroup-size-x", "max-compute-workgroup-size-y",
+)  # fmt: skip
+"""The limits that a device is opened with, as high as it has them."""
 _VENDORS = {
     0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x5143: "Qualcomm",
     0x13B5: "Arm", 0x1010: "Imagination", 0x10005: "Mesa",
@@ -63,6 +68,11 @@ class Found:
         return min(most // 16 * 16, self.max_buffer)
 
     @property
+    def in_host(self) -> bool:
+        """Whether the device's memory is the host's: it has none of its own."""
+        return self.kind != "GPU"
+
+    @property
     def has_wide(self) -> bool:
         """Whether kernels compute integers of 64 bits."""
         return WIDE in self.features
@@ -83,9 +93,9 @@ class Found:
     def description(self) -> str:
         """A description in a line."""
         has = ", ".join(short for name, short in _FEATURES.items() if name in self.features)
-        limits = self.limits
+        limits, memory = self.limits, "host memory" if self.in_host else "memory not told"
         return (
-            f"{self.name}, {self.vendor}, {self.interface} ({self.driver}; memory not told, "
+            f"{self.name}, {self.vendor}, {self.interface} ({self.driver}; {memory}, "
             f"buffers of {self.max_buffer / GIB:.2f} GiB, {self.n_buffers} in a kernel with up to "
             f"{self.max_binding / MIB:.0f} MiB of each; groups of "
             f"{limits[_GROUP]} with {limits[_LOCAL] >> 10} KiB; {has or 'no features'})"
@@ -94,7 +104,7 @@ class Found:
 
 def details(device: Found) -> dict[str, Any]:
     """A device as data, for `weft devices --json`: sizes in bytes; `memory` is None because WebGPU
-    does not tell it."""
+    does not tell it; `in_host` says that it is a part of the host's."""
     return {
         "name": device.name,
         "vendor": device.vendor,
@@ -102,6 +112,7 @@ def details(device: Found) -> dict[str, Any]:
         "driver": device.driver,
         "kind": device.kind,
         "memory": None,
+        "in_host": device.in_host,
         "features": {short: name in device.features for name, short in _FEATURES.items()},
         "limits": {
             "buffer": device.max_buffer,

@@ -11,19 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.webgpu.arguments import WINDOW, Arguments
-from weft.backends.webgpu.launches import Bound, Dispatch
-from weft.backends.webgpu.pipelines import Pipeline, Pipelines
+from weft.backends.kernels.windows import ALIGNMENT, Window
 
-_BOUND = 256
-"""Bytes around a word that are bound; they begin where every device allows."""
-_CODE = """
+CODE = """
 @group(0) @binding(0) var<storage, read> arguments: array<u32>;
 @group(0) @binding(1) var<storage, read_write> words: array<u32>;
 @compute @workgroup_size(1) fn main() {
   let i = arguments[0];
   words[i] = (words[i] & ~arguments[1]) | arguments[2];
 }"""
+"""The kernel."""
 
 
 class Edge(NamedTuple):
@@ -33,53 +30,34 @@ class Edge(NamedTuple):
     mask: int
     value: int
 
+    def window(self, buffer: Any) -> Window:
+        """The part of a buffer that the kernel has."""
+        at = self.offset // ALIGNMENT * ALIGNMENT
+        return Window(buffer, at, min(ALIGNMENT, buffer.size - at))
+
+    @property
+    def words(self) -> bytes:
+        """The arguments of the kernel."""
+        return struct.pack("<3I", self.offset % ALIGNMENT // 4, self.mask, self.value)
+
 
 def split(offset: int, data: NDArray[np.uint8]) -> tuple[list[Edge], int, NDArray[np.uint8]]:
     """Bytes for an offset as those in words of which they are a part, and the whole words between
     with their offset."""
-    start, end = offset // 4 * 4, -(-(offset + data.nbytes) // 4) * 4
+    start, end = words(offset, data.nbytes)
     if end - start == data.nbytes:
         return [], offset, np.ascontiguousarray(data)
     whole, mask = np.zeros((2, end - start), np.uint8)
     whole[offset - start : offset - start + data.nbytes] = data
     mask[offset - start : offset - start + data.nbytes] = 255
     masks, values = mask.view("<u4"), whole.view("<u4")
-    edges = [
-        Edge(start + 4 * i, int(masks[i]), int(values[i]))
-        for i in sorted({0, len(masks) - 1})
-        if masks[i] != 0xFFFFFFFF
-    ]
-    first = start + 4 * (bool(edges) and edges[0].offset == start)
-    last = end - 4 * (bool(edges) and edges[-1].offset == end - 4)
-    return edges, first, whole[first - start : max(last - start, first - start)]
+    partial = np.flatnonzero(masks != 0xFFFFFFFF)  # of the first word and the last one at most
+    edges = [Edge(start + 4 * int(i), int(masks[i]), int(values[i])) for i in partial]
+    between = np.flatnonzero(masks == 0xFFFFFFFF)
+    first = int(between[0]) if len(between) else 0
+    return edges, start + 4 * first, whole[4 * first : 4 * (first + len(between))]
 
 
-class Edges:
-    """Makes the launches of that kernel. Callers hold the device's lock."""
-
-    def __init__(self, device: Any, pipelines: Pipelines, arguments: Arguments) -> None:
-        self._device = device
-        self._layouts = pipelines.layout
-        self._arguments = arguments
-        self._pipeline = Pipeline(self._build)
-
-    def _build(self) -> Any:
-        module = self._device.create_shader_module(code=_CODE)
-        return self._device.create_compute_pipeline(
-            layout=self._layouts(1)[1], compute={"module": module, "entry_point": "main"}
-        )
-
-    def ready(self, buffer: Any, edge: Edge) -> Dispatch:
-        """The launch that writes an edge."""
-        at = edge.offset // _BOUND * _BOUND
-        words = struct.pack("<3I", (edge.offset - at) // 4, edge.mask, edge.value)
-        slot = self._arguments.slot(words)
-        resources = [
-            {"buffer": slot.buffer, "offset": 0, "size": WINDOW},
-            {"buffer": buffer, "offset": at, "size": min(_BOUND, buffer.size - at)},
-        ]
-        group = self._device.create_bind_group(
-            layout=self._layouts(1)[0],
-            entries=[{"binding": i, "resource": r} for i, r in enumerate(resources)],
-        )
-        return Dispatch(self._pipeline, Bound(group, (buffer,)), slot, (1, 1, 1))
+def words(offset: int, nbytes: int) -> tuple[int, int]:
+    """The begin and the end of the whole words that hold some bytes."""
+    return offset // 4 * 4, -(-(offset + nbytes) // 4) * 4

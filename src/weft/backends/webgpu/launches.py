@@ -7,31 +7,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
+from weft.backends.kernels.compiling import Compiled
 from weft.backends.kernels.launch import Launch, Local
 from weft.backends.kernels.launch import Slot as Argument
 from weft.backends.kernels.windows import Window
 from weft.backends.webgpu.arguments import WINDOW, Arguments, Slot
-from weft.backends.webgpu.pipelines import Pipeline, Pipelines
+from weft.backends.webgpu.edges import Edge
+from weft.backends.webgpu.pipelines import Key, Pipelines
 
 _MOST = 65_535
 """Maximum number of groups along a dimension."""
 
 
-class Packed(NamedTuple):
-    """The arguments of a kernel as the device takes them."""
-
-    words: bytes
-    """All that are not buffers."""
-    buffers: tuple[Any, ...]
-    local: int
-    """Bytes of a group's memory."""
-
-
-def packed(args: Sequence[Any]) -> Packed:
-    """Arguments as `Kernel.bind` takes them."""
+def packed(args: Iterable[Any]) -> tuple[bytes, tuple[Any, ...], int]:
+    """Arguments of a kernel as the device takes them: the words of all that are not buffers, the
+    buffers, and the bytes of a group's memory."""
     buffers: list[Any] = []
     words = bytearray()
     local = 0
@@ -43,7 +36,7 @@ def packed(args: Sequence[Any]) -> Packed:
             local += -(-arg.nbytes // 16) * 16
         else:
             buffers.append(arg)
-    return Packed(bytes(words), tuple(buffers), local)
+    return bytes(words), tuple(buffers), local
 
 
 class Bound:
@@ -60,7 +53,7 @@ class Dispatch:
 
     __slots__ = ("bound", "grid", "pipeline", "record", "slot")
 
-    def __init__(self, pipeline: Pipeline, bound: Bound, slot: Slot, grid: tuple[int, ...]) -> None:
+    def __init__(self, pipeline: Compiled, bound: Bound, slot: Slot, grid: tuple[int, ...]) -> None:
         self.pipeline, self.bound, self.slot, self.grid = pipeline, bound, slot, grid
         self.record: tuple[Any, ...] | None = None
         """The arguments that `Direct` passes to the library, once the pipeline is built."""
@@ -82,38 +75,44 @@ class Binder:
         """A launch with the kernel's present arguments, in parts of as many groups as a device
         takes."""
         words, buffers, local = packed(kernel.args)
-        key = kernel.file, kernel.defines, kernel.name, tuple(group), local
+        key = Key(kernel.file, kernel.defines, kernel.name, tuple(group), local)
         pipeline = self._pipelines.get(key, len(buffers))
         first = (*start, 0, 0, 0)[:3]
         size = (*grid, 1, 1)[:3]
         parts = []
         for at in range(0, size[0], _MOST):
             head = struct.pack("<3i", first[0] + at * group[0], *first[1:])
-            slot = self._arguments.slot(head + words)
             part = (min(_MOST, size[0] - at), *size[1:])
-            parts.append(Dispatch(pipeline, self._group(slot.buffer, buffers), slot, part))
+            parts.append(self._dispatch(pipeline, head + words, buffers, part))
         return parts
+
+    def edge(self, buffer: Any, edge: Edge) -> Dispatch:
+        """The launch that writes some bytes of a word."""
+        return self._dispatch(self._pipelines.edge, edge.words, (edge.window(buffer),), (1, 1, 1))
 
     def expect(self, launch: Launch) -> None:
         """Begins to compile the pipeline of a launch."""
         is_bytes = (bytes, Local)
         n = sum(not isinstance(arg, is_bytes) and arg is not Argument.STEP for arg in launch.args)
-        local = packed([arg for arg in launch.args if isinstance(arg, Local)]).local
-        key = launch.file, launch.defines, launch.kernel, tuple(launch.group), local
+        _, _, local = packed(arg for arg in launch.args if isinstance(arg, Local))
+        key = Key(launch.file, launch.defines, launch.kernel, tuple(launch.group), local)
         self._pipelines.get(key, n)
 
-    def _group(self, arguments: Any, buffers: tuple[Any, ...]) -> Bound:
-        key = (arguments, *buffers)
+    def _dispatch(
+        self, pipeline: Compiled, words: bytes, buffers: tuple[Any, ...], grid: tuple[int, ...]
+    ) -> Dispatch:
+        slot = self._arguments.slot(words)
+        key = (slot.buffer, *buffers)
         bound = self._bound.get(key)
         if bound is None:
-            window = {"buffer": arguments, "offset": 0, "size": WINDOW}
+            window = {"buffer": slot.buffer, "offset": 0, "size": WINDOW}
             resources = [window, *map(_resource, buffers)]
             group = self._device.create_bind_group(
                 layout=self._pipelines.layout(len(buffers))[0],
                 entries=[{"binding": i, "resource": r} for i, r in enumerate(resources)],
             )
             bound = self._bound[key] = Bound(group, key)
-        return bound
+        return Dispatch(pipeline, bound, slot, grid)
 
 
 def _resource(buffer: Any) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Public:
     def encode(self, into: Any, dispatches: Iterable[Dispatch]) -> None:
         """Adds dispatches to a compute pass."""
         for d in dispatches:
-            into.set_pipeline(d.pipeline.built())
+            into.set_pipeline(d.pipeline.get())
             into.set_bind_group(0, d.bound.group, [d.slot.offset])
             into.dispatch_workgroups(*d.grid)
 
@@ -159,7 +158,7 @@ class Direct:
 
     def _record(self, d: Dispatch) -> tuple[Any, ...]:
         offset = self._new("uint32_t[1]", [d.slot.offset])
-        d.record = (d.pipeline.built()._internal, d.bound.group._internal, offset, *d.grid)
+        d.record = (d.pipeline.get()._internal, d.bound.group._internal, offset, *d.grid)
         return d.record
 
 

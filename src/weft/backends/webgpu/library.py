@@ -72,3 +72,13 @@ def guarded(what: str) -> Iterator[None]:
             less = "place fewer layers there, or use a smaller context"
             raise OutOfMemoryError(f"{what}: {why}; {less}") from error
         raise DeviceError(f"{what}: {why}") from error
+
+
+def period(queue: Any) -> float:
+    """The nanoseconds of a tick of timestamps; 0 where the library does not tell."""
+    try:
+        from wgpu.backends.wgpu_native import lib
+
+        return float(lib.wgpuQueueGetTimestampPeriod(queue._internal))
+    except (ImportError, AttributeError, TypeError):
+        return 0.0

@@ -8,29 +8,22 @@ write the timestamps of a pass without work.
 from __future__ import annotations
 
 from threading import Lock
-from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.kernels import KernelDriver
-from weft.backends.kernels.record import Noted, Record, lead
+from weft.backends.kernels.record import ClockedRecord, Noted
+from weft.backends.webgpu.pipelines import Pipelines
 
 _QUERIES = 256
 """Timestamps of a block, an even number."""
-_AGAIN = 1_000_000_000
-"""The nanoseconds between comparisons of clocks."""
-_TRIES = 8
-_APART = 0.1
-"""The seconds between two measurements from which the length of a tick follows."""
 _NOTHING = "@compute @workgroup_size(1) fn main() {}"
 
 
 class _Block:
     """Timestamps that are read together."""
-
-    __slots__ = ("queries", "ticks", "used")
 
     def __init__(self, queries: Any) -> None:
         self.queries = queries
@@ -42,59 +35,50 @@ class _Block:
 class Timed:
     """A kernel or a copy between two timestamps in a row."""
 
-    __slots__ = ("block", "end", "first")
-
-    def __init__(self, block: _Block, first: int) -> None:
+    def __init__(self, block: _Block) -> None:
         self.block = block
-        self.first = first
+        self.first = block.used
+        block.used += 2
         self.end = 0
         """The end in nanoseconds of the host, where the host saw it; 0: by the second
         timestamp."""
 
-    def around(self) -> dict[str, Any]:
-        """The `timestamp_writes` of a pass that is all of the work."""
-        writes: dict[str, Any] = {"query_set": self.block.queries}
-        writes["beginning_of_pass_write_index"] = self.first
-        writes["end_of_pass_write_index"] = self.first + 1
-        return writes
-
-    def before(self) -> dict[str, Any]:
-        """The `timestamp_writes` of a pass before the work."""
-        return {"query_set": self.block.queries, "end_of_pass_write_index": self.first}
-
-    def behind(self) -> dict[str, Any]:
-        """The `timestamp_writes` of a pass behind it."""
-        return {"query_set": self.block.queries, "beginning_of_pass_write_index": self.first + 1}
+    def writes(self, begin: int | None = None, end: int | None = None) -> dict[str, Any]:
+        """The `timestamp_writes` of a pass at whose begin and end timestamps 0 or 1 are written."""
+        found = {"query_set": self.block.queries}
+        for name, number in (("beginning", begin), ("end", end)):
+            if number is not None:
+                found[f"{name}_of_pass_write_index"] = self.first + number
+        return found
 
 
-class WebGPURecord(Record):
+class WebGPURecord(ClockedRecord):
     """The work enqueued since the last call of `take`; one thread at a time enqueues and takes."""
 
-    def __init__(self, driver: KernelDriver, wgpu: Any, device: Any) -> None:
-        """Compares clocks, for which it waits for the device a few times."""
-        super().__init__(driver)
+    def __init__(
+        self, driver: KernelDriver, wgpu: Any, device: Any, pipelines: Pipelines, period: float
+    ) -> None:
+        """`period` is the nanoseconds of a tick. Compares clocks, for which it waits for the device
+        a few times."""
         self._device = device
+        self._period = period
         self._lock = Lock()
         self._free: list[Any] = []
         self._block: _Block | None = None
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         with driver.guarded(f"{driver.name}: starting to record"):
             self._found = device.create_buffer(size=8 * _QUERIES, usage=usage)
-            module = device.create_shader_module(code=_NOTHING)
-            self._nothing = device.create_compute_pipeline(
-                layout="auto", compute={"module": module, "entry_point": "main"}
-            )
-        self._marker()  # the first one waits for more than the work
-        self._period = _told_period(device.queue) or self._measured_period()
-        self._compare()
+            self._nothing = pipelines.made(_NOTHING, "auto")
+        self.driver = driver
+        self.marked()  # the first one waits for more than the work
+        super().__init__(driver)
 
     def timed(self) -> Timed:
         """Timestamps for the next piece of work."""
         block = self._block
         if block is None or block.used == _QUERIES:
             block = self._block = self._new_block()
-        block.used += 2
-        return Timed(block, block.used - 2)
+        return Timed(block)
 
     def mark(self, encoder: Any, writes: dict[str, Any]) -> None:
         """Encodes a pass of a kernel that does nothing."""
@@ -110,23 +94,25 @@ class WebGPURecord(Record):
 
     def finish(self, noted: list[Noted]) -> None:
         """Waits until the device has done the work, and reads its timestamps."""
-        self.driver.wait()
-        if perf_counter_ns() - self._compared > _AGAIN:
-            self._compare()
+        super().finish(noted)
         for one in noted:
             block = one.event.block
             if block.ticks is None:
                 block.ticks = self._read(self._device.create_command_encoder(), block)
-                self._free.append(block.queries)
 
     def times(self, event: Timed) -> tuple[int, int]:
         """Begin and end, in nanoseconds of the host."""
-        ticks = event.block.ticks
-        assert ticks is not None  # `finish` has read them
-        begin, end = (self._nanoseconds(ticks[event.first + i]) for i in (0, 1))
-        return begin + self._lead, event.end or end + self._lead
+        begin, end = self._nanoseconds(event)
+        return begin + self.lead, event.end or end + self.lead
 
-    # ---- clocks ----------------------------------------------------------------------------------
+    def marked(self) -> tuple[int, int]:
+        """The begin and the end of a pass that does nothing, by the device's clock."""
+        with self.driver.guarded(f"{self.driver.name}: comparing clocks"):
+            timed = Timed(self._new_block())
+            encoder = self._device.create_command_encoder()
+            self.mark(encoder, timed.writes(0, 1))
+            timed.block.ticks = self._read(encoder, timed.block)
+        return self._nanoseconds(timed)
 
     def _new_block(self) -> _Block:
         queries = self._free.pop() if self._free else None
@@ -135,61 +121,16 @@ class WebGPURecord(Record):
         return _Block(queries)
 
     def _read(self, encoder: Any, block: _Block) -> NDArray[np.int64]:
-        """The timestamps of a block, behind the work of an encoder."""
+        """The timestamps of a block, behind the work of an encoder; its queries are free then."""
         with self._lock, self.driver.guarded(f"{self.driver.name}: reading timestamps"):
             encoder.resolve_query_set(block.queries, 0, block.used, self._found, 0)
             self._device.queue.submit([encoder.finish()])
             found = self._device.queue.read_buffer(self._found, 0, 8 * block.used)
+        self._free.append(block.queries)
         return np.frombuffer(found, np.uint64).astype(np.int64)
 
-    def _marker(self) -> tuple[int, int]:
-        """Ticks at the begin and the end of a pass that is started here and done on return."""
-        with self.driver.guarded(f"{self.driver.name}: comparing clocks"):
-            block = self._new_block()
-            block.used = 2
-            encoder = self._device.create_command_encoder()
-            self.mark(encoder, Timed(block, 0).around())
-        begin, end = self._read(encoder, block)
-        self._free.append(block.queries)
-        return int(begin), int(end)
-
-    def _nanoseconds(self, ticks: int) -> int:
-        return round(int(ticks) * self._period)
-
-    def _compare(self) -> None:
-        """Measures the lead of the host's clock over the device's."""
-
-        def measure() -> tuple[int, int]:
-            begin, end = self._marker()
-            return self._nanoseconds(begin), self._nanoseconds(end)
-
-        self._lead = lead(measure)
-        self._compared = perf_counter_ns()
-
-    def _measured_period(self) -> float:
-        """The nanoseconds of a tick, by the host's clock."""
-        host, ticks = self._both_clocks()
-        sleep(_APART)
-        later, more = self._both_clocks()
-        return (later - host) / max(1, more - ticks)
-
-    def _both_clocks(self) -> tuple[int, int]:
-        """The host's time in nanoseconds and the device's ticks at one moment, by the quickest of a
-        few markers."""
-        found = []
-        for _ in range(_TRIES):
-            before = perf_counter_ns()
-            begin, _ = self._marker()
-            after = perf_counter_ns()
-            found.append((after - before, (before + after) // 2, begin))
-        return min(found)[1:]
-
-
-def _told_period(queue: Any) -> float:
-    """The nanoseconds of a tick where the library tells; else 0."""
-    try:
-        from wgpu.backends.wgpu_native import lib
-
-        return float(lib.wgpuQueueGetTimestampPeriod(queue._internal))
-    except (ImportError, AttributeError, TypeError):
-        return 0.0
+    def _nanoseconds(self, timed: Timed) -> tuple[int, int]:
+        ticks = timed.block.ticks
+        assert ticks is not None  # `finish` has read them
+        begin, end = (round(int(ticks[timed.first + i]) * self._period) for i in (0, 1))
+        return begin, end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from weft.backends.base import Backend
 from weft.errors import OutOfMemoryError, ScheduleError
@@ -22,24 +22,61 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
     the machine profile or the system knows.
 
     Weights in host memory are mapped from the file and can be dropped by the system, so they count
-    only against a limit that someone has set."""
+    only against a limit that someone has set. Devices whose memory is a part of the host's share
+    one pool with it: the limit of each memory of the pool is what the others leave."""
     by_name = {b.name: b for b in request.backends}
     unknown = sorted(set(request.placement.memory) - set(by_name))
     if unknown:
         raise ScheduleError(
             f"memory of {', '.join(unknown)} is limited, but the devices are {', '.join(by_name)}"
         )
-    for need in plan.needs():
-        set_limits = [limit_of(request, by_name[name]) for name in need.devices]
-        lowest = min((limit for limit in set_limits if limit is not None), default=None)
-        if lowest is not None:
-            yield need, need.total + _beside(request, need, mapped=True), lowest
-        elif need.is_host or any(by_name[name].kind == "CPU" for name in need.devices):
-            available = system.available_bytes()
-            if available is not None:
-                mapped = need.weights + need.tower_weights if need.is_host else 0
-                others = _beside(request, need, mapped=not need.is_host)
-                yield need, need.total - mapped + others, available
+    needs = plan.needs()
+    for need in needs:
+        backends = [by_name[name] for name in need.devices]
+        known = [limit_of(request, backend) for backend in backends]
+        limit = min((n for n in known if n is not None), default=None)
+        is_mapped = (need.is_host and limit is None) or (need.shares and not _is_set(request, need))
+        if limit is None and (need.is_host or any(b.kind == "CPU" for b in backends)):
+            limit = system.available_bytes()
+        if need.is_host and limit is not None:
+            limit -= _taken(request, needs, need)
+        elif need.in_host and not _is_set(request, need):
+            pool = _pool(request, backends)
+            if pool is not None:
+                limit = min(pool - _taken(request, needs, need), pool if limit is None else limit)
+        if limit is not None:
+            yield need, _counted(request, need, is_mapped=is_mapped), max(limit, 0)
+
+
+def _is_set(request: Request, need: MemoryNeed) -> bool:
+    """Whether the caller has said how much of a memory plans may use."""
+    return not request.placement.memory.keys().isdisjoint(need.devices)
+
+
+def _pool(request: Request, backends: Sequence[Backend]) -> int | None:
+    """The bytes of the host's memory, for devices in it: of the machine's profile, else what the
+    system has free, with weights of the model that are on these devices already."""
+    host = request.backends[-1]
+    size = None if host.name in request.placement.memory else limit_of(request, host)
+    if size is not None:
+        return size
+    available = system.available_bytes()
+    present = sum(_present(request, backend) for backend in backends)
+    return None if available is None else available + present
+
+
+def _taken(request: Request, needs: Sequence[MemoryNeed], need: MemoryNeed) -> int:
+    """Bytes of the host's memory that memories other than `need` take of it; those that the caller
+    has set apart do not count."""
+    others = [n for n in needs if n.in_pool and n is not need and not _is_set(request, n)]
+    return sum(_counted(request, n, is_mapped=n.is_host or n.shares) for n in others)
+
+
+def _counted(request: Request, need: MemoryNeed, *, is_mapped: bool) -> int:
+    """Bytes of a memory that count, also bytes of other contexts; weights that are mapped from the
+    file do not."""
+    mapped = need.weights + need.tower_weights if is_mapped else 0
+    return need.total - mapped + _beside(request, need, mapped=not is_mapped)
 
 
 def _beside(request: Request, need: MemoryNeed, *, mapped: bool) -> int:

@@ -54,6 +54,9 @@ class Room:
     """The memories of the rows of `memory_rows` that lie in it."""
     scratch: int = 0
     """Bytes of compute memory that the kernels of threads take, which no plan counts."""
+    in_pool: bool = False
+    """The bytes are the host's, whose memory has several devices; the limit is what the others
+    leave."""
 
     @property
     def bytes(self) -> int:
@@ -161,7 +164,9 @@ def _run(plan: ContextPlan, regime: RegimePlan) -> Run:
 
 def _rooms(plan: ContextPlan, rows: Sequence[Mapping[str, Any]]) -> Iterator[Room]:
     host = plan.backends[-1].buffer_type.name
-    for need in plan.needs():
+    needs = plan.needs()
+    n_pool = sum(need.in_pool for need in needs)
+    for need in needs:
         holds = [need.memory, *need.repacked, *(["CPU_EXPERTS"] if need.experts else [])]
         holds += ["threads"] if need.memory == host else []
         parts = dict.fromkeys(PARTS, 0)
@@ -175,7 +180,8 @@ def _rooms(plan: ContextPlan, rows: Sequence[Mapping[str, Any]]) -> Iterator[Roo
         planned = sum(parts.values()) - scratch
         counted, limit = plan.rooms.get(need.memory, (planned, None))
         mapped = max(planned - counted, 0)
-        yield Room(need.memory, need.devices, given, mapped, limit, tuple(holds), scratch)
+        in_pool = need.in_pool and n_pool > 1
+        yield Room(need.memory, need.devices, given, mapped, limit, tuple(holds), scratch, in_pool)
 
 
 def sentences(about: Overview) -> list[str]:
@@ -217,8 +223,13 @@ def needs_text(about: Overview) -> str:
     unknown = [room.memory for room in used if room.limit is None]
     if unknown:
         return f"N{need}; it is not known how much {list_text(unknown)} memory there is."
-    rest = f" Prefixes of texts may take {size_text(about.beside)} more, where there is room."
-    return f"Fits: n{need}.{rest if about.beside else ''}"
+    rest = ""
+    pool = [room.memory for room in used if room.in_pool]
+    if len(pool) > 1:
+        rest = f" {list_text(pool)} are one memory; the limit of each is what the others leave."
+    if about.beside:
+        rest += f" Prefixes of texts may take {size_text(about.beside)} more, where there is room."
+    return f"Fits: n{need}.{rest}"
 
 
 def _where(about: Overview, run: Run) -> str:

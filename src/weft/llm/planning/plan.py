@@ -14,7 +14,7 @@ from typing import Any
 from weft.allocate import Arena, GraphAllocator
 from weft.backends.base import Backend
 from weft.backends.cpu.experts import ExpertArena, ExpertBufferType
-from weft.backends.memory import AdoptsMemory
+from weft.backends.memory import AdoptsMemory, PartOfHost
 from weft.compiler import Plan
 from weft.errors import AllocationError
 from weft.graph import Graph
@@ -97,6 +97,8 @@ class MemoryNeed:
     is_host: bool
     shares: bool = False
     """True if the device uses weights where they are in host memory."""
+    in_host: bool = False
+    """True for the memory of a device that is a part of the host's."""
     weights: int = 0
     cache: int = 0
     compute: int = 0
@@ -110,6 +112,11 @@ class MemoryNeed:
     tower_weights: int = 0
     towers: int = 0
     """Compute memory of towers for images and sound."""
+
+    @property
+    def in_pool(self) -> bool:
+        """True for memories that are the host's, or a part of it."""
+        return self.is_host or self.in_host
 
     @property
     def total(self) -> int:
@@ -200,8 +207,9 @@ class ContextPlan:
             if id(buffer_type) not in by_type:
                 names = tuple(b.name for b in self.backends if b.buffer_type is buffer_type)
                 shares = isinstance(buffer_type, AdoptsMemory) and buffer_type.shares
+                in_host = isinstance(buffer_type, PartOfHost) and buffer_type.in_host
                 by_type[id(buffer_type)] = MemoryNeed(
-                    buffer_type.name, names, buffer_type.is_host, shares
+                    buffer_type.name, names, buffer_type.is_host, shares, in_host
                 )
             return by_type[id(buffer_type)]
 
