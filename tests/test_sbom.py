@@ -43,6 +43,7 @@ def test_the_bill_is_cyclonedx_and_the_same_each_time() -> None:
     rows = {row["name"]: row for row in bill["components"]}
     assert rows["nanobind"]["purl"].startswith("pkg:pypi/nanobind@")
     assert rows["@highlightjs/cdn-assets"]["purl"].startswith("pkg:npm/%40highlightjs/cdn-assets@")
+    assert {"ggml", "llama.cpp", "ik_llama.cpp", "BitNet"} <= set(rows)
     assert rows["dompurify"]["licenses"] == [{"expression": "Apache-2.0 OR MPL-2.0"}]
     assert len(rows["marked"]["hashes"][0]["content"]) == 64
     assert set(bill["dependencies"][0]["dependsOn"]) == set(rows)
