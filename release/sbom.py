@@ -56,6 +56,7 @@ def components(root: Path) -> list[Component]:
                   _own("robin-map")),
         Component("ggml", "", "MIT", "block formats, their tables and their quantizers",
                   _own("ggml")),
+        Component("llama.cpp", "", "MIT", "the types of its mixes, by tensor", _own("ggml")),
         Component("ik_llama.cpp", "", "MIT", "block formats of its types", _own("ik_llama.cpp")),
         Component("BitNet", "", "MIT", "the format i2_s", _own("bitnet")),
     ]  # fmt: skip

@@ -39,6 +39,24 @@ def test_every_hint_comes_from_the_function_and_names_an_extra_that_there_is() -
     assert named - set(EXTRAS) == {"transformers"} and len(named) > 10
 
 
+def test_pages_say_how_to_install_an_extra_in_one_way() -> None:
+    """No index has weft yet: commands are those of a checkout, and name extras that there are."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for folder in ("docs", "examples", "executorch", "benchmarks"):
+        kinds = {".md", ".sh", ".service", ".yaml", ".yml", ""}
+        found = (ROOT / folder).rglob("*")
+        pages += [path for path in found if path.suffix in kinds and path.is_file()]
+    wrong, named = [], set()
+    for page in pages:
+        for words in re.findall(r"\bpip\s+install\s+([^\n`;&#]+)", page.read_text("utf-8")):
+            if re.search(r"(^|\s)['\"]?weft\b(?!-)", words):
+                wrong.append(f"{page.relative_to(ROOT)}: pip install {words}")
+            named.update(re.findall(r"['\"]\.\[([\w,]+)\]['\"]", words))
+    assert not wrong, "\n".join([*wrong, "write `pip install '.[EXTRA]'` in a checkout"])
+    extras = {extra for names in named for extra in names.split(",")}
+    assert len(extras) > 10 and extras <= set(EXTRAS)
+
+
 @pytest.mark.parametrize(
     ("backend", "extra"), [("blas", "blas"), ("webgpu", "gpu"), ("remote", "machines")]
 )

@@ -27,6 +27,8 @@ REPEATED = "cli.md"
 """A page that repeats texts of the code, for each command that has the option."""
 CELL = 200
 """The maximum number of characters in a cell of a table."""
+MOST_OF_A_DECISION = 460
+"""The maximum number of characters in an entry of docs/decisions.md."""
 
 
 def found() -> dict[str, dict[str, int]]:
@@ -77,6 +79,13 @@ def test_patterns_are_found() -> None:
     assert [*_of_code('"""The size is no longer fixed: there is no limit."""')] == []
     page = f"| a | {'b' * (CELL + 1)} |\n| c | {'d' * CELL} |\n"
     assert [*_of_page(page)] == ["long cell"]
+
+
+def test_decisions_have_three_lines_each() -> None:
+    page = (ROOT / "docs/decisions.md").read_text("utf-8")
+    entries = [text for text in page.split("\n\n") if text.startswith("**")]
+    long = [text[:60] for text in entries if text.count("\n") > 2 or len(text) > MOST_OF_A_DECISION]
+    assert len(entries) > 300 and not long
 
 
 def test_the_files_that_the_layout_names_are_there() -> None:

@@ -33,6 +33,18 @@ def test_the_licence_of_nanobind_is_that_of_the_version_that_is_built_with() -> 
     assert (ROOT / "licenses/nanobind.LICENSE").read_text("utf-8") == found.read_text("utf-8")
 
 
+def test_the_delegate_has_the_same_licences_and_two_more() -> None:
+    folder = ROOT / "executorch"
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    copies = {path.name: path.read_bytes() for path in (folder / "licenses").iterdir()}
+    for name in ("ggml.LICENSE", "ik_llama.cpp.LICENSE", "bitnet.LICENSE"):
+        assert copies.pop(name) == (ROOT / "licenses" / name).read_bytes()
+    assert set(copies) == {"executorch.LICENSE", "flatbuffers.LICENSE"}
+    files = distribution("executorch").files or []
+    (found,) = [file for file in files if file.name == "LICENSE" and "dist-info" in str(file)]
+    assert copies["executorch.LICENSE"] == found.read_binary()
+
+
 def test_the_bill_is_cyclonedx_and_the_same_each_time() -> None:
     parts = components(ROOT)
     text = sbom("1.2", parts, ROOT)
@@ -43,6 +55,7 @@ def test_the_bill_is_cyclonedx_and_the_same_each_time() -> None:
     rows = {row["name"]: row for row in bill["components"]}
     assert rows["nanobind"]["purl"].startswith("pkg:pypi/nanobind@")
     assert rows["@highlightjs/cdn-assets"]["purl"].startswith("pkg:npm/%40highlightjs/cdn-assets@")
+    assert {"ggml", "llama.cpp", "ik_llama.cpp", "BitNet"} <= set(rows)
     assert rows["dompurify"]["licenses"] == [{"expression": "Apache-2.0 OR MPL-2.0"}]
     assert len(rows["marked"]["hashes"][0]["content"]) == 64
     assert set(bill["dependencies"][0]["dependsOn"]) == set(rows)

@@ -1,11 +1,12 @@
 """What mkdocs does besides its own work when it makes the site.
 
 Pages link to files beside docs/, as in a checkout. The site has a page of each such file, below
-`source/`, and the links lead there.
+`source/`, and the links lead there. Long names in code break behind their parts on narrow screens.
 """
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from pathlib import Path
@@ -16,6 +17,11 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 _NAMED = re.compile(r"\[[\w/-]+\.md\]\(([^()\s#]+)(#[^()\s]*)?\)")
+_BLOCK = re.compile(r"(<pre\b.*?</pre>)", re.DOTALL)
+_CODE = re.compile(r"<code>([^<]+)</code>")
+_WHOLE = 22
+"""Characters of a word of code that stays in one line."""
+_END_OF_PART = re.compile(r"(?<=\w[/_=:(])(?=\w)|(?<=[A-Za-z)][.,])(?=[A-Za-z]\w{3})")
 _LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".toml": "toml"}
 
 
@@ -43,6 +49,21 @@ def on_files(files: Files, config: Any) -> Files:
 def on_post_build(config: Any) -> None:
     """Leaves out the page that servers show for what they lack: its links begin at their root."""
     (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Lets long paths and names in lines of code break behind `/`, `_` and the like, and short ones
+    nowhere. The search, which has read the page before, knows nothing of it."""
+    blocks = _BLOCK.split(output)
+    blocks[::2] = [_CODE.sub(_with_breaks, text) for text in blocks[::2]]
+    return "".join(blocks)
+
+
+def _with_breaks(code: re.Match[str]) -> str:
+    text = html.unescape(code[1])
+    if len(text) <= _WHOLE and " " not in text:
+        return f'<code class="whole">{code[1]}</code>'
+    return _END_OF_PART.sub("<wbr>", code[0])
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -133,6 +134,37 @@ def require_options(what: str, names: Iterable[str], known: Sequence[str], see: 
             hint = f"it has {', '.join(known[:3])} and {len(known) - 3} more"
         listed = f" ({see} lists all)" if see and len(known) > 1 else ""
         raise ArgumentError(f"{what} has no option {name!r}; {hint}{listed}")
+
+
+class Retired(NamedTuple):
+    """An option of the last version, which this one takes and the next one refuses."""
+
+    instead: str
+    """A clause for the warning: what to write instead."""
+    refused_from: str
+    """The version that refuses it."""
+    name: str = ""
+    """The option that has its value now; empty: the value has no effect."""
+
+
+def without_retired(
+    what: str, options: Mapping[str, Any], retired: Mapping[str, Retired], stacklevel: int = 3
+) -> dict[str, Any]:
+    """`options` under their names of today, with a DeprecationWarning for each retired one.
+
+    `what` says what has the options; the warning names the line that is `stacklevel` calls above
+    this one. Raises ArgumentError for an option that is given under both names."""
+    taken = dict(options)
+    for old in retired.keys() & options.keys():
+        instead, version, name = retired[old]
+        if name in options:
+            raise ArgumentError(f"{what} has one option {name!r}, once {old!r}; give {name} alone")
+        value = taken.pop(old)
+        if name:
+            taken[name] = value
+        said = f"{what} refuses {old!r} from weft {version} on; {instead}"
+        warnings.warn(said, DeprecationWarning, stacklevel)
+    return taken
 
 
 def require_choice(

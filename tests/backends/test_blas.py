@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 pytest.importorskip(
-    "scipy_openblas32", reason="the blas device needs scipy-openblas32 (pip install weft[blas])"
+    "scipy_openblas32", reason="the blas device needs scipy-openblas32 (pip install '.[blas]')"
 )
 
 import weft

@@ -97,7 +97,8 @@ def test_the_version_says_what_was_built_and_for_what() -> None:
 def test_a_build_for_one_processor_says_how_to_get_every_target() -> None:
     facts = {"built_for": "Linux", "built_from": None, "targets": {"avx2": 10, "avx512": 0}}
     first, second = built_lines(facts)
-    assert first == "built for: Linux"
+    assert first == "built for: Linux; commit not known (built without git, or outside a checkout)"
+    assert built_lines(facts | {"built_from": "1a2b"})[0] == "built for: Linux; commit 1a2b"
     assert second.startswith("kernel targets: avx2, avx512 (not on this machine) (built for one")
     assert "WEFT_TARGETS=all" in second
     assert "WEFT_TARGETS" not in built_lines(facts | {"targets": {"baseline": 1}})[1]

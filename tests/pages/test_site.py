@@ -22,6 +22,32 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADED = re.compile(
     r"<(?:script|img|iframe|link|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>"
 )
+BROKEN = """() => {
+  const words = [];
+  let lines = 0;
+  for (const code of document.querySelectorAll("article :not(pre) > code")) {
+    const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+    const range = document.createRange();
+    let before = "", top = null;
+    for (let text; (text = texts.nextNode());) {
+      for (let i = 0; i < text.data.length; ++i) {
+        range.setStart(text, i);
+        range.setEnd(text, i + 1);
+        const [box] = range.getClientRects();
+        if (box && box.width) {
+          if (top !== null && box.top > top + 4) {
+            ++lines;
+            if (/[a-z0-9]/i.test(before) && /\\w/.test(text.data[i])) words.push(code.textContent);
+          }
+          top = box.top;
+        }
+        before = text.data[i];
+      }
+    }
+  }
+  return {lines, words};
+}"""
+"""Counts the lines that begin within code, and lists code whose line ends within a word."""
 Open = Callable[..., Any]
 
 
@@ -64,6 +90,14 @@ def too_wide(page: Any, paths: list[Path], width: int) -> list[str]:
 
 def test_no_page_is_wider_than_a_phone(site: Path, open_page: Open) -> None:
     assert not too_wide(open_page(width=360), sorted(site.rglob("*.html")), 360)
+
+
+def test_code_breaks_behind_the_parts_of_a_name(site: Path, open_page: Open) -> None:
+    page = open_page(width=360)
+    for name in ("add-a-model", "apis", "cuda", "good-first-issues", "sampling"):
+        page.goto((site / f"{name}.html").as_uri())
+        broken = page.evaluate(BROKEN)
+        assert broken["lines"] > 0 and broken["words"] == [], name
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

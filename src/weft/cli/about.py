@@ -30,7 +30,7 @@ def about() -> dict[str, Any]:
 
 def built_lines(facts: dict[str, Any]) -> list[str]:
     """A line says what the native module was built for and from, another one has its targets."""
-    commit = f"; commit {facts['built_from']}" if facts["built_from"] else ""
+    commit = facts["built_from"] or "not known (built without git, or outside a checkout)"
     targets = facts["targets"]
     names = [name if score else f"{name} (not on this machine)" for name, score in targets.items()]
     only = (
@@ -38,7 +38,7 @@ def built_lines(facts: dict[str, Any]) -> list[str]:
         "pip install . -C cmake.define.WEFT_TARGETS=all)"
     )  # fmt: skip
     return [
-        f"built for: {facts['built_for']}{commit}",
+        f"built for: {facts['built_for']}; commit {commit}",
         f"kernel targets: {', '.join(names)}{only}",
     ]
 

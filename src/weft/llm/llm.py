@@ -41,9 +41,14 @@ from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.llm.prompts import Prompt, is_list
 from weft.llm.text_model import Asked, LLMArguments, TextModel
-from weft.options import require_options, shows_options
+from weft.options import Retired, require_options, shows_options, without_retired
 
 __all__ = ["LLM", "FinishReason", "Stats"]
+
+RETIRED = dict.fromkeys(
+    ("beside", "states"), Retired("it has no effect here, leave it out", "0.3.0")
+)
+"""Options of a `Context` that `LLM` took, too, in weft 0.1.0."""
 
 _Written = Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]
 
@@ -85,7 +90,7 @@ class LLM(TextModel):
         unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
         out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
         and available bytes, before anything is loaded."""
-        super().__init__(path, all_options)
+        super().__init__(path, without_retired("LLM", all_options, RETIRED, 4))
         loaded = self._open()
         self._writing = SharedWriter(
             loaded.context, self.tokenizer, loaded.drafting, self._prefixes
