@@ -11,14 +11,13 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
-from weft.errors import ArgumentError, WeftError
+from weft.errors import ArgumentError, WeftError, warn
 
 MODEL = "Model and context"
 ADAPTERS = "Adapters"
@@ -148,12 +147,12 @@ class Retired(NamedTuple):
 
 
 def without_retired(
-    what: str, options: Mapping[str, Any], retired: Mapping[str, Retired], stacklevel: int = 3
+    what: str, options: Mapping[str, Any], retired: Mapping[str, Retired]
 ) -> dict[str, Any]:
     """`options` under their names of today, with a DeprecationWarning for each retired one.
 
-    `what` says what has the options; the warning names the line that is `stacklevel` calls above
-    this one. Raises ArgumentError for an option that is given under both names."""
+    `what` says what has the options; the warning names the line that called weft. Raises
+    ArgumentError for an option that is given under both names."""
     taken = dict(options)
     for old in retired.keys() & options.keys():
         instead, version, name = retired[old]
@@ -162,8 +161,7 @@ def without_retired(
         value = taken.pop(old)
         if name:
             taken[name] = value
-        said = f"{what} refuses {old!r} from weft {version} on; {instead}"
-        warnings.warn(said, DeprecationWarning, stacklevel)
+        warn(f"{what} refuses {old!r} from weft {version} on; {instead}", DeprecationWarning)
     return taken
 
 

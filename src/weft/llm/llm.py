@@ -90,7 +90,7 @@ class LLM(TextModel):
         unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
         out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
         and available bytes, before anything is loaded."""
-        super().__init__(path, without_retired("LLM", all_options, RETIRED, 4))
+        super().__init__(path, without_retired("LLM", all_options, RETIRED))
         loaded = self._open()
         self._writing = SharedWriter(
             loaded.context, self.tokenizer, loaded.drafting, self._prefixes
