@@ -26,7 +26,7 @@ def number(version: str) -> tuple[int, ...]:
 def test_a_retired_option_is_taken_under_its_new_name() -> None:
     table = {"n_context": Retired("write n_ctx", "9.0.0", "n_ctx")}
     with pytest.warns(DeprecationWarning) as seen:
-        taken = without_retired("A model", {"n_context": 8, "type": "q8_0"}, table, 2)
+        taken = without_retired("A model", {"n_context": 8, "type": "q8_0"}, table)
     assert taken == {"n_ctx": 8, "type": "q8_0"}
     (one,) = seen
     assert str(one.message) == "A model refuses 'n_context' from weft 9.0.0 on; write n_ctx"
