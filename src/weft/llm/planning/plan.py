@@ -21,8 +21,9 @@ from weft.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache, tables_of
 from weft.llm.model import Model
+from weft.llm.planning.context_options import ContextOptions
 from weft.llm.planning.offload import Homes
-from weft.llm.planning.options import ContextOptions, PlanArguments
+from weft.llm.planning.options import PlanArguments
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass

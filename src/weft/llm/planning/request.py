@@ -22,9 +22,10 @@ from weft.llm.cache.cells import block_cells
 from weft.llm.cache.kv_cache import KVCache, LentCache
 from weft.llm.model import Model
 from weft.llm.models.step import Together, together_sizes
+from weft.llm.planning.context_options import ContextOptions
 from weft.llm.planning.layers import devices_by_layer
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
-from weft.llm.planning.options import ContextOptions, Placement
+from weft.llm.planning.placement import Placement
 from weft.llm.planning.plan import ContextPlan, RegimePlan, bounds, plan_regimes
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.program import Layout
