@@ -58,7 +58,7 @@ class ContextOptions:
 def context_options(
     model: Model, n_ctx: int | None, arguments: PlanArguments, saved: SavedPlan | None = None
 ) -> ContextOptions:
-    """Replaces missing options by those of the plan file, if there is one, or by defaults.
+    """Replaces missing options by values of the plan file, if there is one, or by defaults.
 
     Raises ContextError for an argument out of range or two that contradict each other, and
     FormatError if an argument contradicts the plan file."""

@@ -83,8 +83,8 @@ def _with_sizes(
 
 
 def _backends(arguments: PlanArguments, saved: SavedPlan | None) -> list[Backend]:
-    """The backends of `devices`, those of `machines` in front; None: the devices of the plan file,
-    or the cpu."""
+    """The backends of `machines` and then of `devices`, without which the plan file says them, or
+    there is the cpu alone."""
     devices = arguments.get("devices")
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
