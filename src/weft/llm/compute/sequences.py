@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
+from weft.llm.cache.events import CacheEventKind, EventDetails
 from weft.llm.cache.kv_cache import KVCache, compact, pays, uninterrupted
 from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.compute.counters import Counters
@@ -91,7 +92,8 @@ class Sequences:
         nothing. Raises ContextError if `tokens` are not ids."""
         n_kept = self.common_prefix(seq, tokens)
         gone = n_kept <= self.cache.pos_max(seq)
-        with self.cache.noting("reused" if n_kept else "removed", (seq,), n_saved=n_kept):
+        kind: CacheEventKind = "reused" if n_kept else "removed"
+        with self.cache.noting(kind, (seq,), EventDetails(n_saved=n_kept)):
             if gone:
                 self.cache.seq_rm(seq, n_kept, -1)
         return n_kept
