@@ -34,7 +34,7 @@ from weft.llm.hub import local_path
 from weft.llm.models import common
 from weft.llm.models.names import name_tensors
 from weft.llm.senses.tower import open_mmproj, projector_of
-from weft.llm.weights import Row, load_weights, maybe, need
+from weft.llm.weights import Row, load_weights, maybe, need, need_pair
 from weft.records import dataclass
 from weft.tables import size_text
 
@@ -131,12 +131,12 @@ def _sizes(file: GGUFFile, name: str) -> tuple[int, int]:
 def text_rows(c: PocketConfig) -> Iterator[Row]:
     """The tensors of the text model's file."""
     yield need("token_embd.weight", c.n_embd, c.n_vocab)
-    yield from _pair("output_norm", c.n_embd)
+    yield from need_pair("output_norm", c.n_embd)
     wide, narrow = c.d * c.n_head, c.d * c.n_head_kv
     for il in range(c.n_layer):
         at = f"blk.{il}"
-        yield from _pair(f"{at}.attn_norm", c.n_embd)
-        yield from _pair(f"{at}.ffn_norm", c.n_embd)
+        yield from need_pair(f"{at}.attn_norm", c.n_embd)
+        yield from need_pair(f"{at}.ffn_norm", c.n_embd)
         for name, n_in, n_out in (
             ("attn_q", c.n_embd, wide), ("attn_k", c.n_embd, narrow), ("attn_v", c.n_embd, narrow),
             ("attn_output", wide, c.n_embd), ("ffn_up", c.n_embd, c.n_ff),
@@ -149,30 +149,25 @@ def text_rows(c: PocketConfig) -> Iterator[Row]:
 def flow_rows(c: PocketConfig) -> Iterator[Row]:
     """The tensors of the flow head, and of what is between it and the text model."""
     at, n = "a.gen.flow", c.n_flow
-    yield from _pair(f"{at}.input_proj", c.n_latent, n)
-    yield from _pair(f"{at}.cond_embd", c.n_embd, n)
+    yield from need_pair(f"{at}.input_proj", c.n_latent, n)
+    yield from need_pair(f"{at}.cond_embd", c.n_embd, n)
     for i in range(2 if c.n_freqs else 0):
         yield need(f"{at}.time.{i}.freqs", c.n_freqs)
-        yield from _pair(f"{at}.time.{i}.up", 2 * c.n_freqs, n)
-        yield from _pair(f"{at}.time.{i}.down", n, n)
+        yield from need_pair(f"{at}.time.{i}.up", 2 * c.n_freqs, n)
+        yield from need_pair(f"{at}.time.{i}.down", n, n)
         yield need(f"{at}.time.{i}.norm", n)
     for i in range(c.n_blocks):
-        yield from _pair(f"{at}.blk.{i}.norm", n)
-        yield from _pair(f"{at}.blk.{i}.up", n, n)
-        yield from _pair(f"{at}.blk.{i}.down", n, n)
-        yield from _pair(f"{at}.blk.{i}.ada", n, 3 * n)
-    yield from _pair(f"{at}.final.ada", n, 2 * n)
-    yield from _pair(f"{at}.final.proj", n, c.n_latent)
-    yield from _pair("a.gen.out_eos", c.n_embd, 1)
+        yield from need_pair(f"{at}.blk.{i}.norm", n)
+        yield from need_pair(f"{at}.blk.{i}.up", n, n)
+        yield from need_pair(f"{at}.blk.{i}.down", n, n)
+        yield from need_pair(f"{at}.blk.{i}.ada", n, 3 * n)
+    yield from need_pair(f"{at}.final.ada", n, 2 * n)
+    yield from need_pair(f"{at}.final.proj", n, c.n_latent)
+    yield from need_pair("a.gen.out_eos", c.n_embd, 1)
     yield need("a.gen.input_linear.weight", c.n_latent, c.n_embd)
     yield maybe("a.speaker_proj.weight", c.n_latent, c.n_embd)
     yield need("a.gen.emb_mean", c.n_latent)
     yield need("a.gen.emb_std", c.n_latent)
-
-
-def _pair(name: str, *ne: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", *ne)
-    yield need(f"{name}.bias", ne[-1])
 
 
 class Pocket:
