@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import Any, Self, Unpack
 
 from weft.heap import trim_heap
-from weft.llm.chat.template import Message
+from weft.llm.chat.messages import Message
 from weft.llm.completion import Completion, Completions
 from weft.llm.engine.admission import QueueOptions
 from weft.llm.engine.engine import Engine
