@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from weft.dtype import find_dtype
 from weft.graph.size import upper
-from weft.llm.cache.kv_cache import CACHE_TYPES
+from weft.llm.cache.cache_types import CACHE_TYPES
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import memory_rows, placement_lines
 from weft.llm.planning.overview import overview

@@ -10,9 +10,11 @@ from numpy.typing import ArrayLike
 from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
+from weft.llm.cache.compaction import compact, pays
 from weft.llm.cache.events import CacheEventKind, EventDetails
-from weft.llm.cache.kv_cache import KVCache, compact, pays, uninterrupted
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import PAGE, STRIP
+from weft.llm.cache.uninterrupted import uninterrupted
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.model import Model

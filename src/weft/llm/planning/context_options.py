@@ -8,8 +8,9 @@ from typing import Any
 from weft.backends.cpu.experts import POLICIES, ExpertPolicy
 from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError
+from weft.llm.cache.cache_types import CACHE_TYPES, CacheTypes
 from weft.llm.cache.cells import window_size
-from weft.llm.cache.kv_cache import CACHE_TYPES, CacheTypes, cache_bytes
+from weft.llm.cache.kv_cache import cache_bytes
 from weft.llm.config import ModelConfig
 from weft.llm.model import Model
 from weft.llm.planning.options import DEFAULT_N_UBATCH, PlanArguments
