@@ -30,7 +30,7 @@ from weft.execute.trial import disagreement, run_case
 from weft.graph.op import OPS
 from weft.graph.tensor import Buffer
 
-__all__ = ["BackendSuite", "Failing", "KernelSuite", "OtherFormats", "TiledSuite"]
+__all__ = ["BackendSuite", "Failing", "GpuGroupSizesSuite", "RemainingFormats", "SlowCompilerSuite"]
 
 Array = NDArray[Any]
 N = 64
@@ -287,26 +287,28 @@ class BackendSuite:
         assert in_use[-1] <= 2 * in_use[1], "device memory of sessions that are gone is kept"
 
 
-class KernelSuite(BackendSuite):
-    """The exam of a device whose driver compiles a kernel for a second or more: of ops that read
-    formats, a format of each kind; golden cases try one case of each."""
+class SlowCompilerSuite(BackendSuite):
+    """The exam of a device whose driver takes a second or more to compile a kernel: ops that read
+    quantized weights are tried with one format of each kind only; `RemainingFormats` has the
+    others."""
 
     @classmethod
     def wants(cls, case: Case) -> bool:
         return case in some_cases()
 
 
-class OtherFormats:
-    """Before a `KernelSuite`: only what that leaves out."""
+class RemainingFormats:
+    """A base class in front of a `SlowCompilerSuite`: tries only the cases that it leaves out."""
 
     @classmethod
     def wants(cls, case: Case) -> bool:
         return case not in some_cases()
 
 
-class TiledSuite(BackendSuite):
-    """Group sizes as on a GPU: products in tiles, several items a row. Only the ops that look at
-    them, of a few formats."""
+class GpuGroupSizesSuite(BackendSuite):
+    """The exam of a device on a processor that is told to share work out as a GPU does: products in
+    tiles, several work items for each row. Only ops whose kernels depend on `LIMITS` are tried,
+    with a few formats."""
 
     LIMITS: ClassVar = {
         "tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False, "part_cells": 32,

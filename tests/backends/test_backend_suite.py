@@ -8,9 +8,9 @@ import pytest
 
 from tests.backend_suite import (
     BackendSuite,
-    KernelSuite,
-    OtherFormats,
-    TiledSuite,
+    GpuGroupSizesSuite,
+    RemainingFormats,
+    SlowCompilerSuite,
     _model,
     _nodes,
     _some,
@@ -66,19 +66,19 @@ class TestBlas(BackendSuite):
         return make_backend("blas", min_batch=1, n_threads=1)
 
 
-class TestOpenCL(KernelSuite):
+class TestOpenCL(SlowCompilerSuite):
     @classmethod
     def make(cls) -> Backend:
         return opencl()
 
 
 @pytest.mark.part("devices")
-class TestOpenCLFormats(OtherFormats, TestOpenCL):
-    """The other formats."""
+class TestOpenCLRemainingFormats(RemainingFormats, TestOpenCL):
+    """The formats that the class above leaves out."""
 
 
 @pytest.mark.part("devices")
-class TestOpenCLWithTiles(TiledSuite):
+class TestOpenCLWithTiles(GpuGroupSizesSuite):
     @classmethod
     def make(cls) -> Backend:
         return opencl(limits=cls.LIMITS, copy_weights=True)

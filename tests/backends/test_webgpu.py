@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.backend_suite import KernelSuite, OtherFormats, TiledSuite, _alone
+from tests.backend_suite import GpuGroupSizesSuite, RemainingFormats, SlowCompilerSuite, _alone
 from tests.backends.webgpu_device import limited, webgpu
 from weft import graph as g
 from weft.backends import Backend, make_backend
@@ -31,19 +31,19 @@ from weft.llm import Context, Model
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
-class TestWebGPU(KernelSuite):
+class TestWebGPU(SlowCompilerSuite):
     @classmethod
     def make(cls) -> Backend:
         return webgpu()
 
 
 @pytest.mark.part("devices")
-class TestWebGPUFormats(OtherFormats, TestWebGPU):
-    """The other formats."""
+class TestWebGPURemainingFormats(RemainingFormats, TestWebGPU):
+    """The formats that the class above leaves out."""
 
 
 @pytest.mark.part("devices")
-class TestWebGPUWithTiles(TiledSuite):
+class TestWebGPUWithTiles(GpuGroupSizesSuite):
     """Weights in planes, too."""
 
     @classmethod
@@ -52,7 +52,7 @@ class TestWebGPUWithTiles(TiledSuite):
 
 
 @pytest.mark.part("devices")
-class TestWebGPUWithBytes(TiledSuite):
+class TestWebGPUWithBytes(GpuGroupSizesSuite):
     """Activations as bytes beside weights in planes."""
 
     @classmethod

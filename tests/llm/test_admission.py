@@ -16,7 +16,7 @@ from weft.errors import BusyError, ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.engine import Done, Engine, Event, admission
-from weft.llm.engine.admission import AGEING, LONGEST, MOST_RETRY, Admission
+from weft.llm.engine.admission import AGEING, LONGEST, MOST_RETRY, Admission, QueueOptions
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.writer import Writer
 
@@ -64,14 +64,16 @@ def test_a_text_is_overtaken_for_a_bounded_time(
 
 def test_policies_order_texts(tokenizer: Tokenizer) -> None:
     for policy, order in (("shortest", [3, 9, 30]), ("fcfs", [30, 3, 9])):
-        queue = Admission(policy)  # type: ignore[arg-type]
+        queue = Admission(QueueOptions(scheduling_policy=policy))  # type: ignore[arg-type]
         for at, n in enumerate((30, 3, 9)):
             queue.add(ticket(tokenizer, [5] * n, 0.001 * at), n, 0.01)
         assert [len(text.request.prompt) for text in queue] == order
     with pytest.raises(ContextError, match=r"scheduling_policy.*shortest, fcfs"):
-        Admission("priority")  # type: ignore[arg-type]
+        QueueOptions(scheduling_policy="priority")  # type: ignore[arg-type]
     with pytest.raises(ContextError, match="max_wait"):
-        Admission(max_wait=-1)
+        QueueOptions(max_wait=-1)
+    with pytest.raises(ContextError, match="max_queue is -1; it must be 0 or more"):
+        QueueOptions(max_queue=-1)
 
 
 def test_prompts_are_read_in_turn(tokenizer: Tokenizer) -> None:
@@ -173,7 +175,7 @@ def test_a_text_that_waits_too_long_ends(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
-    running = writer(tokenizer, 1, 128, admission=Admission(max_wait=5.0))
+    running = writer(tokenizer, 1, 128, admission=Admission(QueueOptions(max_wait=5.0)))
     ends: list[Event] = []
     late = Ticket(request([5, 6], 2), tokenizer, ends.append)
     for text in (ticket(tokenizer, [7], clock.now, 30), late):
@@ -195,7 +197,7 @@ def test_a_text_that_can_start_is_not_too_late(
 ) -> None:
     """A step may take longer than a text may wait, and the text came while it was computed."""
     clock = Clock(monkeypatch)
-    running = writer(tokenizer, 2, 128, admission=Admission(max_wait=5.0))
+    running = writer(tokenizer, 2, 128, admission=Admission(QueueOptions(max_wait=5.0)))
     texts = [ticket(tokenizer, [5 + i], clock.now) for i in range(3)]
     for text in texts:
         running.add(text)
@@ -210,7 +212,7 @@ def test_other_answers_to_a_prompt_that_has_started_are_not_too_late(
 ) -> None:
     """Else a request whose answers are written one after another could never end."""
     clock = Clock(monkeypatch)
-    running = writer(tokenizer, 1, 128, admission=Admission(max_wait=5.0))
+    running = writer(tokenizer, 1, 128, admission=Admission(QueueOptions(max_wait=5.0)))
     first = ticket(tokenizer, [5, 6], clock.now)
     second = Ticket(first.request, tokenizer, lambda event: None, after=first)
     second.times.asked = clock.now
@@ -253,7 +255,7 @@ def test_slots_that_are_about_to_be_free_are_expected(
 ) -> None:
     """Eight texts that started together end together: the first start comes late, then eight."""
     clock = Clock(monkeypatch)
-    queue = Admission(max_wait=600.0, n_slots=8)
+    queue = Admission(QueueOptions(max_wait=600.0), n_slots=8)
     texts = [ticket(tokenizer, [5] * n, clock.now) for n in range(1, 21)]
     for text in texts:
         queue.add(text, 1, None)
@@ -270,7 +272,7 @@ def test_who_would_wait_too_long_is_refused_at_once(monkeypatch: pytest.MonkeyPa
     file = open_gguf(MODEL)
     context = Context(Model(file), 64, n_seq_max=1, n_ubatch=32, n_outputs=1,
                       devices=["reference"])  # fmt: skip
-    engine = Engine(context, Tokenizer.from_gguf(file), max_wait=5.0)
+    engine = Engine(context, Tokenizer.from_gguf(file), queue=QueueOptions(max_wait=5.0))
     expected = [0.0]
     monkeypatch.setattr(Admission, "expected", lambda self, n: expected[0])
     ended = threading.Event()

@@ -12,7 +12,8 @@ import pytest
 from tests.llm.paper_model import LLAMA_7B, MIXTRAL, paper_model
 from weft.errors import OutOfMemoryError
 from weft.llm.model import Model
-from weft.llm.planning.options import Placement, context_options
+from weft.llm.planning.context_options import context_options
+from weft.llm.planning.placement import Placement
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.llm.planning.request import GENERATED, Request

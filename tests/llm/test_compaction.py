@@ -16,7 +16,7 @@ from tests.llm.tiny import metadata, write_model
 from tests.profiles import examples
 from weft.errors import DeviceError
 from weft.llm.cache.cells import Cells
-from weft.llm.cache.kv_cache import moves, pays
+from weft.llm.cache.compaction import moves, pays
 from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.compute.context import Context
 from weft.llm.model import Model

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from weft.errors import BusyError, ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.engine import Done, Engine, Event
+from weft.llm.engine.admission import QueueOptions
 from weft.llm.engine.batches import StepBatch, pack
 from weft.llm.engine.slots import MOST_COMPARED, Slot
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
 
 
-def make(n_seq: int, n_ctx: int, **options: int) -> Engine:
+def make(n_seq: int, n_ctx: int, **options: Any) -> Engine:
     file = open_gguf(MODEL)
     # the reference: rows of a batch do not depend on each other, so texts are equal to the letter
     context = Context(Model(file), n_ctx, n_seq_max=n_seq, n_ubatch=32, n_outputs=n_seq,
@@ -31,7 +33,7 @@ def make(n_seq: int, n_ctx: int, **options: int) -> Engine:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    running = make(4, 128, max_queue=8)
+    running = make(4, 128, queue=QueueOptions(8))
     yield running
     running.close()
 
@@ -184,7 +186,7 @@ def test_one_that_fails_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_full_queue() -> None:
-    small = make(1, 64, max_queue=1)
+    small = make(1, 64, queue=QueueOptions(1))
     events = small.generate(request([5], 60))
     next(events)
     waiting = small.submit(request([6], 2), lambda event: None)

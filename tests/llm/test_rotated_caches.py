@@ -23,7 +23,7 @@ from weft.errors import FormatError
 from weft.flags import FLAGS
 from weft.llm import Context, Model
 from weft.llm.cache import kv_cache
-from weft.llm.cache.kv_cache import CacheTypes, rotated_block
+from weft.llm.cache.cache_types import CacheTypes, rotated_block
 from weft.llm.compute.fingerprint import maker_of
 from weft.llm.models import common
 

@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 from weft import quants
 from weft.dtype import DTYPES
 from weft.errors import FormatError, GraphError, UnsupportedOpError
+from weft.native import _native
 from weft.quants import _iq_tables
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,11 @@ VECTORS = ROOT.parent / "shared/vectors/ops"
 BLOCK_TYPES = [d.name for d in DTYPES.values() if d.is_quantized and d.name != "i2_s"]
 WRITABLE = [name for name in BLOCK_TYPES if quants.can_encode(name)]
 CODEBOOK_TYPES = ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"]
+
+
+def test_native_code_has_the_same_types() -> None:
+    ours = [(dtype.id, dtype.name, dtype.block, dtype.bytes) for dtype in DTYPES.values()]
+    assert sorted(ours) == sorted(_native.type_table())
 
 
 def blocks_of(data: np.ndarray, name: str) -> np.ndarray:

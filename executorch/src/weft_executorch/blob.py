@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import flatbuffers
 import numpy as np
@@ -82,6 +82,18 @@ class Blob:
         return _ALIGNMENT
 
 
+class About(NamedTuple):
+    """Texts, events and times that a program has for people and tools; running needs none."""
+
+    graph: str = ""
+    """The delegated graph as text."""
+    left_out: Sequence[tuple[str, str, str]] = ()
+    """Rows of (node, op, reason) for the nodes that were not delegated."""
+    events: tuple[Event, ...] = ()
+    """An event for each step, for tracers; empty: tracers see no steps."""
+    predicted: Prediction | None = None
+
+
 def write_blob(
     program: Program,
     inputs: Sequence[IoSpec],
@@ -90,14 +102,10 @@ def write_blob(
     *,
     threads: int = 0,
     share_state: bool = False,
-    graph: str = "",
-    left_out: Sequence[tuple[str, str, str]] = (),
     fixed: Mapping[str, int] | None = None,
-    events: Sequence[Event] = (),
-    predicted: Prediction | None = None,
+    about: About,
 ) -> Blob:
-    """The blob of a program of one split on the cpu; symbols in `fixed` have one value. There is an
-    event for each step, or none at all.
+    """The blob of a program of one split on the cpu; symbols in `fixed` have one value.
 
     Raises ProgramError for a program of several splits, or with a size that no input determines."""
     if len(program.splits) != 1 or program.splits[0].copies:
@@ -105,7 +113,7 @@ def write_blob(
             f"a delegated program runs on one device, this one has {len(program.splits)} splits"
         )
     writer = _Writer(program, inputs, outputs, states, fixed or {})
-    return writer.write(threads, share_state, graph, left_out, tuple(events), predicted)
+    return writer.write(threads, share_state, about)
 
 
 class _Writer:
@@ -135,17 +143,14 @@ class _Writer:
         self,
         threads: int,
         share_state: bool,
-        graph: str,
-        left_out: Sequence[tuple[str, str, str]],
-        events: tuple[Event, ...],
-        predicted: Prediction | None,
+        about: About,
     ) -> Blob:
         split = self._program.splits[0]
         root = fb.ProgramT()
         root.version = VERSION
         ops: dict[str, int] = {}
         root.steps = [self._step(step, ops) for step in split.steps]
-        for row, event in zip(root.steps, events, strict=False):
+        for row, event in zip(root.steps, about.events, strict=False):
             row.name, row.values = event.name, [self._node_value(v) for v in event.values]
         root.inputs = [self._value(v) for v in self._inputs]
         root.outputs = [self._value(v) for v in self._outputs]
@@ -158,8 +163,11 @@ class _Writer:
         root.workBytes = split.work_bytes
         root.threads = threads
         root.shareState = share_state
-        root.graph = graph
-        root.leftOut = [_struct(fb.RefusalT(), node=n, target=t, reason=r) for n, t, r in left_out]
+        root.graph = about.graph
+        root.leftOut = [
+            _struct(fb.RefusalT(), node=n, target=t, reason=r) for n, t, r in about.left_out
+        ]
+        predicted = about.predicted
         if predicted is not None:
             root.predicted = _struct(
                 fb.PredictionT(),
@@ -170,7 +178,7 @@ class _Writer:
             )
         builder = flatbuffers.Builder(4096)
         builder.Finish(root.Pack(builder), b"WEFT")
-        return Blob(bytes(builder.Output()), self._constants, events)
+        return Blob(bytes(builder.Output()), self._constants, about.events)
 
     # ---- rows of the tables ----------------------------------------------------------------------
 

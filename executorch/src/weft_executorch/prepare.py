@@ -16,7 +16,7 @@ from weft.program import Program
 from weft.schedule.cost import CostOptions, choose_homes
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile
-from weft_executorch.blob import Blob, IoSpec, Prediction, StateSpec, write_blob
+from weft_executorch.blob import About, Blob, IoSpec, Prediction, StateSpec, write_blob
 from weft_executorch.events import NodeInfo, step_events
 from weft_executorch.lowered import Argument, Delegated
 from weft_executorch.options import Options
@@ -55,6 +55,12 @@ def prepare(
     )  # fmt: skip
     if len(program.splits) != 1:
         raise UnsupportedOpError("the delegated graph has no step that the cpu runs")
+    about = About(
+        text,
+        left_out,
+        step_events(program, delegated, nodes, n_outputs),
+        None if machine is None else _predicted(program, machine, least),
+    )
     return write_blob(
         program,
         [_io(program, a, program.inputs) for a in delegated.inputs],
@@ -62,11 +68,8 @@ def prepare(
         states,
         threads=options.threads,
         share_state=options.share_state,
-        graph=text,
-        left_out=left_out,
         fixed=fixed or {},
-        events=step_events(program, delegated, nodes, n_outputs),
-        predicted=None if machine is None else _predicted(program, machine, least),
+        about=about,
     )
 
 

@@ -25,7 +25,7 @@ from weft.cli.unused_options import UNUSED_BY_BENCH
 from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
 from weft.files import write_text
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.model_name import model_name
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option, parse_tokens

@@ -13,7 +13,7 @@ from weft.backends.cpu.record import processor_name
 from weft.backends.kernels import KernelBackend
 from weft.cli.bench_tests import BenchTest
 from weft.llm import Context, Model
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.model_name import model_name
 from weft.records import dataclass
 from weft.version import __version__

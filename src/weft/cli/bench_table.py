@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TextIO
 
 from weft.cli.bench_rows import OWN_FIELDS, Row
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.planning.speed import speed_text
 
 

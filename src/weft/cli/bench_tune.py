@@ -25,7 +25,7 @@ from weft.cli.loading import Loading, context_arguments
 from weft.errors import ContextError, FormatError
 from weft.frontends.models import open_model
 from weft.llm import Context, Model
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.model_name import model_name
 from weft.llm.tuned import Tuned, find, remember
 from weft.records import dataclass

@@ -20,7 +20,7 @@ from weft.cli.options import context_option
 from weft.cli.text_input import read_text
 from weft.free_memory import available_bytes
 from weft.llm import Context, Model, Tokenizer
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.fitting.baseline import Text, beginning, text_of
 from weft.llm.fitting.compared import (
     Compared,

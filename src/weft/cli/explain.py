@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
@@ -34,7 +34,7 @@ from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.overview import overview, overview_lines
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.stage_report import stage_lines
+from weft.llm.planning.stage_report import StageReport, stage_lines
 from weft.options import option
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import without_slow_helpers
@@ -120,33 +120,11 @@ def explain(
     exported .pte file: the delegated graphs, the nodes left out, and why. A graph as text (its
     first line is "weft graph 1") is placed, too."""
     if is_pte(model):
-        if own.html is not None:
-            write_text(own.html, pte_report(model))
-            say(f"report written to {own.html}")
-            return
-        data, text = explain_pte(model, not own.brief)
-        print(json.dumps(data, indent=1) if own.as_json else text)
+        _explain_exported(model, own)
         return
     own.passes = own.passes or own.node is not None
-    if (own.why is not None) + (own.as_json or own.passes) + own.as_mermaid + own.as_dot + (
-        own.html is not None
-    ) > 1:
-        raise ScheduleError(
-            "give only one of --why, --json, --mermaid, --dot, --html and --passes; --passes may "
-            "have --json"
-        )
-    if own.machine is not None:
-        load |= _on_paper(own.machine, load)
-    if own.machines is not None:
-        if own.machine is not None:
-            raise ScheduleError("--machines has profiles of several machines; leave out --machine")
-        load |= (
-            machines_of(",".join(own.machines), None, None, load.get("machine_key"))
-            if are_addresses(own.machines)
-            else on_machines(own.machines, own.link or (), load)
-        )
-    elif own.link is not None:
-        raise ScheduleError("--link is between machines; give --machines, too")
+    _require_one_form(own)
+    load |= _placed(own, load)
     if is_graph(model):
         explain_graph(model, own, load, vars(ExplainFlags()) | ExplainLoad().arguments())
         return
@@ -179,40 +157,104 @@ def explain(
         raise
     if own.save is not None:
         _save(own.save, plan)
-    report = stages_of(plan, load)
+    explained = _Explained(plan, beside, PrefixOptions(**kept), stages_of(plan, load))
     if own.html is not None:
-        from weft.report import page_html, plan_data  # only here, as most calls need none of it
+        data = explained.page(lambda n: rows_needed(n, drafts, loaded.config))
+        _write_page(own.html, data)
+    else:
+        explained.show(own)
 
-        data = plan_data(
-            plan,
-            kept=PrefixOptions(**kept),
-            beside=beside,
-            rows_for=lambda n: rows_needed(n, drafts, loaded.config),
-        )
-        if report is not None:
-            data["machines"] = report.to_json()
-            data["text"] += stage_lines(report)
-        write_text(own.html, page_html(data))
+
+class _Explained(NamedTuple):
+    """The plan of a model, and what is shown with it."""
+
+    plan: ContextPlan
+    beside: Sequence[ContextPlan]
+    """The plans of models that draft."""
+    kept: PrefixOptions
+    stages: StageReport | None
+    """The layers of each machine; None: there is one machine."""
+
+    def page(self, rows_for: Callable[[int], int]) -> dict[str, Any]:
+        """The data of the page; `rows_for` gives the rows of logits for a number of texts."""
+        from weft.report import plan_data  # only here, as most calls need none of it
+
+        data = plan_data(self.plan, kept=self.kept, beside=self.beside, rows_for=rows_for)
+        if self.stages is not None:
+            data["machines"] = self.stages.to_json()
+            data["text"] += stage_lines(self.stages)
+        return data
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data, with its memory, stages and overview."""
+        plan = self.plan
+        data = plan.to_json()
+        data["memory"] = rows = memory_rows(plan, plan.scratch_bytes(), self.kept)
+        data["overview"] = overview(plan, rows, plan.regimes[-1]).to_json()
+        data["stages"] = [len(split.stages) for split in lower_plan(plan.plan).splits]
+        if self.stages is not None:
+            data["machines"] = self.stages.to_json()
+        data["draft_memory"] = [memory_rows(other, other.scratch_bytes()) for other in self.beside]
+        return data
+
+    def show(self, own: ExplainFlags) -> None:
+        """Prints the plan in the form that the options ask for."""
+        regime = plan_for(self.plan, own.tokens)
+        if own.as_json and not own.passes:
+            print(json.dumps(self.to_json(), indent=1))
+        elif own.why is not None and not own.passes:
+            print(regime.plan.why(own.why))
+        elif not show(regime.plan.schedule, own, self.plan.considered):
+            _print(self.plan, own, self.kept)
+            if self.stages is not None:
+                print_stages(self.stages)
+            for other in self.beside:
+                _print_memory(f"memory of what drafts, of {other.model.file.path.name}", other)
+            if own.routing is not None:
+                wide().print(f"\n{_hit_rates(self.plan, own.routing)}")
+
+
+def _explain_exported(path: Path, own: ExplainFlags) -> None:
+    """Explains a .pte file."""
+    if own.html is not None:
+        write_text(own.html, pte_report(path))
         say(f"report written to {own.html}")
         return
-    regime = plan_for(plan, own.tokens)
-    schedule = regime.plan.schedule
-    if own.as_json and not own.passes:
-        data = _as_json(plan, PrefixOptions(**kept))
-        if report is not None:
-            data["machines"] = report.to_json()
-        data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
-        print(json.dumps(data, indent=1))
-    elif own.why is not None and not own.passes:
-        print(regime.plan.why(own.why))
-    elif not show(schedule, own, plan.considered):
-        _print(plan, own, PrefixOptions(**kept))
-        if report is not None:
-            print_stages(report)
-        for other in beside:
-            _print_memory(f"memory of what drafts, of {other.model.file.path.name}", other)
-        if own.routing is not None:
-            wide().print(f"\n{_hit_rates(plan, own.routing)}")
+    data, text = explain_pte(path, not own.brief)
+    print(json.dumps(data, indent=1) if own.as_json else text)
+
+
+def _write_page(path: Path, data: dict[str, Any]) -> None:
+    from weft.report import page_html
+
+    write_text(path, page_html(data))
+    say(f"report written to {path}")
+
+
+def _require_one_form(own: ExplainFlags) -> None:
+    """Raises ScheduleError where options ask for several forms of the plan."""
+    passes_or_json = own.as_json or own.passes
+    forms = (own.why is not None, passes_or_json, own.as_mermaid, own.as_dot, own.html is not None)
+    if sum(forms) > 1:
+        raise ScheduleError(
+            "give only one of --why, --json, --mermaid, --dot, --html and --passes; --passes may "
+            "have --json"
+        )
+
+
+def _placed(own: ExplainFlags, load: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for machines that are in profiles, or that have workers."""
+    if own.machine is not None and own.machines is not None:
+        raise ScheduleError("--machines has profiles of several machines; leave out --machine")
+    if own.machines is None and own.link is not None:
+        raise ScheduleError("--link is between machines; give --machines, too")
+    if own.machine is not None:
+        return _on_paper(own.machine, load)
+    if own.machines is None:
+        return {}
+    if are_addresses(own.machines):
+        return machines_of(",".join(own.machines), None, None, load.get("machine_key"))
+    return on_machines(own.machines, own.link or (), load)
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
@@ -247,14 +289,6 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
     return {"devices": chosen, "profile": profile, "n_gpu_layers": layers}
 
 
-def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:
-    data = plan.to_json()
-    data["memory"] = rows = memory_rows(plan, _scratch(plan), kept)
-    data["overview"] = overview(plan, rows, plan.regimes[-1]).to_json()
-    data["stages"] = [len(split.stages) for split in lower_plan(plan.plan).splits]
-    return data
-
-
 def _save(path: Path, plan: ContextPlan) -> None:
     write_text(path, json.dumps(plan.to_json(), indent=1) + "\n")
     say(f"plan saved to {path}")
@@ -278,7 +312,7 @@ def _print(plan: ContextPlan, own: ExplainFlags, kept: PrefixOptions) -> None:
 def _print_overview(plan: ContextPlan, tokens: int | None, kept: PrefixOptions) -> None:
     """Prints what the model is, whether it fits, where it runs, and a bar for each memory."""
     out = wide()
-    about = overview(plan, memory_rows(plan, _scratch(plan), kept), plan_for(plan, tokens))
+    about = overview(plan, memory_rows(plan, plan.scratch_bytes(), kept), plan_for(plan, tokens))
     for line in overview_lines(about, out.width if out.is_terminal else 80):
         text = Text(line)
         for sign, style in _STYLES.items():
@@ -300,7 +334,7 @@ def _print_memory(title: str, plan: ContextPlan, kept: PrefixOptions | None = No
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for cells in memory_cells(memory_rows(plan, _scratch(plan), kept)):
+    for cells in memory_cells(memory_rows(plan, plan.scratch_bytes(), kept)):
         table.add_row(*cells)
     out.print()
     out.print(table)
@@ -314,9 +348,3 @@ def _hit_rates(plan: ContextPlan, path: Path) -> str:
     best = rates.pop("best")
     shown = ", ".join(f"{policy} {rate:.1%}" for policy, rate in rates.items())
     return f"experts in memory, with the routing of {path.name}: {shown}; at best {best:.1%}"
-
-
-def _scratch(plan: ContextPlan) -> int:
-    """Bytes of the kernels' scratch, which all programs share."""
-    programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
-    return max(split.work_bytes for program in programs for split in program.splits)

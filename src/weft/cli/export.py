@@ -13,7 +13,7 @@ from weft.cli.groups import grouped
 from weft.cli.keep import KeepFlags
 from weft.cli.loading import trained_context
 from weft.cli.options import context_option
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.hub import local_path
 from weft.options import option
 

@@ -114,13 +114,12 @@ class _Planning(Group):
     expert_policy: ExpertPolicy | None
 
     def plan_arguments(self) -> dict[str, Any]:
-        """Converts these options to arguments of `Context`, `LLM` and `prepare`."""
-        same = (
-            *("n_ctx", "n_ubatch", "n_copies", "type_k", "type_v", "activations", "plan", "fit"),
-            *("expert_budget", "expert_policy", "policy", "repack"),
-        )
+        """Converts these options to arguments of `Context`, `LLM` and `prepare`. One that is not
+        converted here is the argument of its name."""
+        threads = ThreadFlags.options()
+        names = [name for name in _Planning.options() if name in LLM_OPTIONS]
         return {
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in names if name not in threads},
             "swa_full": None if self.swa_full else False,
             "offload_kv": not self.no_kv_offload,
             "op_offload": self._op_offload(),

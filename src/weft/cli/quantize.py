@@ -30,7 +30,7 @@ from weft.frontends.gguf.quantize import (
 )
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.hub import local_path
 
 

@@ -9,7 +9,7 @@ from weft.cli.console import PATIENCE, WaitingBar, errors, note, size_text
 from weft.cli.groups import Group
 from weft.frontends.gguf.imatrix_file import Importance, read_importance
 from weft.frontends.gguf.quantize import QuantizedTensor
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.options import option, parse_tokens
 
 _MOST_THREADS = 1024

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,13 +35,6 @@ from weft.llm.planning.draft_options import DraftOptions
 from weft.options import ADAPTERS, option
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-_SAME = (
-    *("host", "port", "api_key", "parallel", "max_queue", "max_body", "max_tokens", "grace"),
-    *("prompt_delay", "max_connections", "body_timeout", "strict", "max_wait"),
-    "scheduling_policy",
-)
-"""Options of `ServeFlags` that `ServeOptions` has as they are."""
 
 
 class SeveralLoad(Load):
@@ -126,6 +120,20 @@ class ServeFlags(ManyFlags, OthersFlags):
     quiet: bool = option(False, "Log errors only.", "--quiet -q")
     verbose: bool = option(False, "The same as --log-level debug.", "--verbose -v")
 
+    def serve_arguments(self, known: Collection[str]) -> dict[str, Any]:
+        """The options as arguments of `ServeOptions`, which has the fields `known`; those left
+        out keep its defaults."""
+        names = [name.strip() for name in (self.alias or "").split(",") if name.strip()]
+        given = {name: value for name, value in vars(self).items() if name in known} | {
+            "alias": names[0] if names else None,
+            "aliases": tuple(names[1:]),
+            "cors_origins": tuple(self.cors_origins or ()),
+            "allow_hosts": tuple(self.allow_hosts or ()),
+            "system": system_text(self.system, self.system_file, escape=None),
+            "log_level": "error" if self.quiet else "debug" if self.verbose else self.log_level,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
 
 @loads_model
 def serve(
@@ -157,15 +165,9 @@ def serve(
             f"the server needs {error.name}; "
             + how_to_install("serve" if on_ray is None else "ray")
         ) from None
-    names = [name.strip() for name in (own.alias or "").split(",") if name.strip()]
     options = api.ServeOptions(
-        **{name: getattr(own, name) for name in _SAME}, sampling=sampling,
-        alias=names[0] if names else None, aliases=tuple(names[1:]),
-        cors_origins=tuple(own.cors_origins or ()), allow_hosts=tuple(own.allow_hosts or ()),
-        chat_template=chats.source, chat_template_kwargs=chats.variables,
-        system=system_text(own.system, own.system_file, escape=None),
-        log_level="error" if own.quiet else "debug" if own.verbose else own.log_level,
-        **kept, **own.others(),
+        **own.serve_arguments({field.name for field in fields(api.ServeOptions)}),
+        sampling=sampling, chat_template=chats.source, chat_template_kwargs=chats.variables, **kept,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], own.lora_modules)
     if several:

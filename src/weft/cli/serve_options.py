@@ -75,8 +75,3 @@ class OthersFlags(Group):
         None, "Note what happens to the cache, and show the last N updates on /plan.", panel=OTHERS,
         metavar="N",
     )  # fmt: skip
-
-    def others(self) -> dict[str, Any]:
-        """The arguments of `ServeOptions` that were given."""
-        values = {name: getattr(self, name) for name in OthersFlags.options()}
-        return {name: value for name, value in values.items() if value is not None}

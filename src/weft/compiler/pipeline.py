@@ -156,12 +156,10 @@ def plan_graph(
     cost: CostOptions | None = None,
     rewrites: Sequence[str] | None = None,
     keep: Collection[Tensor] = (),
-    must_fit: bool = True,
 ) -> Plan:
     """The placement and the memory of a graph, without touching a device.
 
-    `keep` are tensors that no rewrite may hide. Without `must_fit`, a plan by time may need more
-    memory than the profile has. A graph without places (`memory="bound"`), which
+    `keep` are tensors that no rewrite may hide. A graph without places (`memory="bound"`), which
     never runs, is not checked."""
     if memory != "bound":
         check_graph(graph)
@@ -175,7 +173,7 @@ def plan_graph(
 
     result = plan(policy, cost)
     if policy == "cost" and cost is not None:
-        result = _within_limits(result, plan, cost, must_fit)
+        result = _within_limits(result, plan, cost)
     if FLAGS.check:
         check_graph(graph)
     if FLAGS.check or memory == "ggml":
@@ -226,16 +224,15 @@ def _within_limits(
     fastest: Plan,
     plan: Callable[[Policy, CostOptions | None], Plan],
     cost: CostOptions,
-    must_fit: bool,
 ) -> Plan:
     """`fastest` if it fits every memory of the profile, else the plan of the reference's rules.
 
-    Raises OutOfMemoryError naming the memory where neither fits, if one `must_fit`."""
+    Raises OutOfMemoryError naming the memory where neither fits, if one must."""
     over = _over(fastest, cost)
     if not over:
         return fastest
     rules = plan("ggml", None)
-    if not must_fit or not _over(rules, cost):
+    if not cost.must_fit or not _over(rules, cost):
         return rules
     name, (need, limit) = next(iter(over.items()))
     raise OutOfMemoryError(

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
     from weft.llm.cache.kv_cache import KVCache
-    from weft.llm.chat.template import ChatTemplate, Message
+    from weft.llm.chat.messages import Message
+    from weft.llm.chat.template import ChatTemplate
     from weft.llm.code_speaker import CodeSpeaker
     from weft.llm.completion import Completion, Stream, Usage
     from weft.llm.compute.batch import Batch, Outputs
@@ -112,7 +113,8 @@ _HOMES = {
     "weft.llm.audio.transcriber": ("Limits", "Task", "Transcriber"),
     "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),
     "weft.llm.cache.kv_cache": ("KVCache",),
-    "weft.llm.chat.template": ("ChatTemplate", "Message"),
+    "weft.llm.chat.messages": ("Message",),
+    "weft.llm.chat.template": ("ChatTemplate",),
     "weft.llm.code_speaker": ("CodeSpeaker",),
     "weft.llm.completion": ("Completion", "Stream", "Usage"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import Any, Self, Unpack
 
 from weft.heap import trim_heap
-from weft.llm.chat.template import Message
+from weft.llm.chat.messages import Message
 from weft.llm.completion import Completion, Completions
+from weft.llm.engine.admission import QueueOptions
 from weft.llm.engine.engine import Engine
 from weft.llm.engine.request import Done, Event, Ticket
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
@@ -96,8 +97,8 @@ class AsyncLLM(TextModel):
         super().__init__(path, all_options)
         loaded = self._open()
         self._engine = Engine(
-            loaded.context, self.tokenizer, max_queue=_ANY_NUMBER, drafting=loaded.drafting,
-            prefixes=self._prefixes,
+            loaded.context, self.tokenizer, queue=QueueOptions(_ANY_NUMBER),
+            drafting=loaded.drafting, prefixes=self._prefixes,
         )  # fmt: skip
 
     @asks_by_name

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.execute import Progress
 from weft.heap import trim_heap
-from weft.llm.chat.template import Message
+from weft.llm.chat.messages import Message
 from weft.llm.completion import Completion, Completions, Stream
 from weft.llm.compute.embed import (
     Ranked,

@@ -20,7 +20,6 @@ from weft.frontends.gguf.describe import CONTROL_VECTOR, in_words
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.models import open_model
 from weft.graph import RopeMode
-from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.adapters import EMBEDDINGS, Adapters
 from weft.llm.cache.kv_cache import KVCache
@@ -30,9 +29,10 @@ from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.architecture import Drafter
+from weft.llm.models.inputs import GraphOptions, make_step
 from weft.llm.models.names import name_tensors
 from weft.llm.models.next_layer import next_config, next_layer, next_weights
-from weft.llm.models.step import Blocks, Step, Together
+from weft.llm.models.step import Step, Together
 from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.weights import Weights, load_weights
 
@@ -237,108 +237,39 @@ class Model:
         together: Together | None = None,
         states: bool | tuple[int, ...] = False,
     ) -> G.Graph:
-        """Builds the graph for any batch up to `n_ubatch` tokens over any part of `cache`.
+        """Builds the graph for any batch up to `n_ubatch` tokens over any part of `cache`; the
+        options are the fields of `GraphOptions` (`models/inputs.py`).
 
-        Its inputs, with shapes outermost first:
-
-            tokens                i32 [n_tokens]; with `rows_in` instead embd f32 [n_tokens, n_embd]
-            positions             i32 [n_tokens]; with `rows_in` [4 n_tokens] (M-RoPE)
-            cells                 i64 [n_tokens]
-            mask                  f16 [n_tokens, n_kv]
-            window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
-            window_cells          i64 [n_tokens], if these have cells of their own
-            block_cells_R, block_sources_R, block_bias_R, block_positions_R, block_places_R,
-            block_mask_R and block_rows_R, as `Blocks` says, for compressed keys of R positions each
-            ngram_rows            i32 [n_tokens * rows of n-grams], if the model has such embeddings
-            types                 i32 [n_tokens], if the model has several types of tokens
-            buckets               i32 [n_tokens, n_kv], if scores have biases by distance
-            cross_mask            f16 [n_tokens, n_kv], if there is an encoder, for the cells with
-                                  its output
-            out_ids               i32 [n_outputs], the tokens whose rows are computed
-            adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
-            vector_scales         f32 [n_tokens, control vectors], if there are any
-            state_in, state_out   i32 [n_seqs], for recurrent models
-            states_in             f32 [n_tokens, n], for a model that drafts
-
-        The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
-        which logits are computed. With `together`, for recurrent models, n_tokens is n_seqs times
-        n_seq_tokens; without it all tokens belong to one sequence. With `states`, there is a second
-        output, states f32 [n_tokens, n]: what the output projection reads of every token, or with
-        numbers of layers their inputs, side by side.
-
-        With `rows_in`, an encoder reads embd i32 [n_tokens] and buckets [n_tokens, n_tokens] of one
-        text, and writes what the decoder reads to the text's cells; a model that drafts reads the
-        states of its target."""
+        `make_step` there lists its inputs; with adapters there are also adapter_scales f32
+        [n_tokens, rows of adapters], with control vectors vector_scales f32 [n_tokens, control
+        vectors]. The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs,
+        n_embd], from which logits are computed; with `states` a second one is states f32 [n_tokens,
+        n]. Raises ContextError for embeddings of a model with an encoder and a decoder, and
+        FormatError for adapters and control vectors that the architecture does not use."""
         if embeddings and self.config.n_encoder:
             raise ContextError(
                 f"{self.file.path.name} has an encoder and a decoder, which make text, no "
                 "embeddings; use a file of its encoder alone (t5encoder)"
             )
-        kept = states if isinstance(states, tuple) else ()
-        n_tokens: Size = G.Sym("n_tokens", 1, n_ubatch).size
-        n_seqs: Size = 1
-        if together is not None:
-            n_seqs = G.Sym("n_seqs", 1, together.n_seqs).size
-            n_tokens = n_seqs * G.Sym("n_seq_tokens", 1, together.n_each).size
-        n_kv = G.Sym("n_kv", 1, cache.size)
-        n_out = G.Sym("n_outputs", 1, n_outputs)
-        window_mask, window_cells = None, None
-        if self.config.window:
-            n_seen = n_kv
-            if cache.window is not None:
-                n_seen = G.Sym("n_kv_window", 1, cache.window.size)
-                window_cells = G.input("window_cells", (n_tokens,), "i64")
-            window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
-        blocks = {
-            ratio: Blocks.inputs(cells, n_tokens, n_ubatch, n_kv.size, n_seqs)
-            for ratio, cells in cache.blocks.items()
-        }
-        typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
+        options = GraphOptions(n_ubatch, n_outputs, flash, rows_in, together, states)
         planes = rows_in and bool(self.config.rope_sections)
-        embd, encodes = None, rows_in and self.config.n_encoder > 0
-        drafts = self.config.drafts
-        if rows_in and not encodes and drafts is None:
-            embd = G.input("embd", (n_tokens, self.config.row_width), "f32")
-        width = n_tokens if encodes else n_kv
-        relative, crossed = self.config.n_buckets > 0, self.config.n_encoder > 0 and not encodes
-        step = Step(
-            config=self.config,
-            cache=cache,
-            tokens=G.input("embd" if encodes else "tokens", (n_tokens,), "i32"),
-            embd=embd,
-            positions=G.input("positions", (4 * n_tokens if planes else n_tokens,), "i32"),
-            cells=G.input("cells", (n_tokens,), "i64"),
-            mask=G.input("mask", (n_tokens, n_kv), "f16"),
-            window_mask=window_mask,
-            window_cells=window_cells,
-            blocks=blocks,
-            out_ids=G.input("out_ids", (n_out,), "i32"),
+        step = make_step(
+            self.config,
+            cache,
+            options,
             rope_mode=self.architecture.image_rope if planes else self.architecture.rope_mode,
-            flash=flash,
-            types=G.input("types", (n_tokens,), "i32") if typed else None,
-            buckets=G.input("buckets", (n_tokens, width), "i32") if relative else None,
-            cross_mask=G.input("cross_mask", (n_tokens, n_kv), "f16") if crossed else None,
-            states=[] if states is True or self.config.n_layer in kept else None,
-            kept=kept,
+            typed=self.config.n_token_types > 1 and "token_types.weight" in self.weights,
         )
-        fused = drafts is not None and rows_in and drafts.fuses
-        if drafts is not None and (width := drafts.n_in(fused=fused)):
-            states_in = G.input("states_in", (n_tokens, width), "f32")
-            step = replace(step, states_in=states_in, fused=fused)
-        chosen = self.config.chosen_blocks
-        if chosen is not None and chosen.chooses(cache.size):
-            n_blocks = chosen.n_blocks(cache.size)
-            places = G.input("places", (n_tokens, n_blocks * chosen.size), "i32")
-            forced = G.input("forced_blocks", (n_tokens, n_blocks), "f32")
-            step = replace(step, block_places=(places, forced))
-        ngrams = self.config.ngrams
-        if ngrams is not None:
-            hashed = G.input("ngram_rows", (len(ngrams.counts) * n_tokens,), "i32")
-            step = replace(step, ngram_rows=hashed)
-        if self.config.recurrent is not None:
-            slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
-            step = replace(step, slots=slots, n_seqs=n_seqs)
-        weights = self.weights
+        step, weights = self._scaled(step)
+        out = self.architecture.forward(step, weights)
+        self._require_scaled(out, step, weights, rows_in)
+        graph = _graph_of(out, step, embeddings)
+        name_tensors(graph)
+        return graph
+
+    def _scaled(self, step: Step) -> tuple[Step, Weights]:
+        """The step and the weights with adapters and control vectors, and their scales."""
+        weights, n_tokens = self.weights, step.tokens.ne[0]
         if self.adapters is not None:
             scales = G.input("adapter_scales", (n_tokens, self.adapters.n_rows), "f32")
             weights = weights.joined({}, (scales, common.wanted(step, scales)))
@@ -347,24 +278,16 @@ class Model:
             directions = ControlVectors.by_layer(weights, self.config.n_layer)
             both = (scales, common.wanted(step, scales))
             step = replace(step, directions=directions, vector_scales=both)
-        out = self.architecture.forward(step, weights)
+        return step, weights
+
+    def _require_scaled(self, out: Tensor, step: Step, weights: Weights, rows_in: bool) -> None:
+        """Raises FormatError if `out` does not depend on all adapters and control vectors."""
         if self.adapters is not None:
             leaves = [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")]
             rows = f"{EMBEDDINGS}.lora_b"  # not of images
             _require_all(out, [leaf for leaf in leaves if not (rows_in and leaf.name == rows)])
-        if not encodes:
+        if not (rows_in and self.config.n_encoder):
             _require_all(out, step.directions.values())
-        if not embeddings:
-            kept_rows = [step.inputs[il] for il in kept] if kept else step.states
-            more = list(step.writes)
-            if kept_rows:
-                wide = reduce(lambda a, b: G.concat(a, b, 0), kept_rows)
-                more.insert(0, wide.as_output("states"))
-            graph = G.Graph(out.as_output("logits"), *more)
-        else:
-            graph = G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
-        name_tensors(graph)
-        return graph
 
     def build_behind(self, n_rows: int, *, scores: bool) -> G.Graph:
         """Builds the graph of the layers behind the pooling, for at most `n_rows` texts: those of
@@ -392,6 +315,18 @@ class Model:
         mode = self.architecture.rope_mode
         shifted = common.shift_keys(self.config, self.weights, cache, mode, shift, small)
         return G.Graph(*shifted) if shifted else None
+
+
+def _graph_of(out: Tensor, step: Step, embeddings: bool) -> G.Graph:
+    """The graph of a model's last tensor, and of what `step` collected on the way."""
+    if embeddings:
+        return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
+    states = [step.inputs[il] for il in step.kept] if step.kept else step.states
+    more = list(step.writes)
+    if states:
+        wide = reduce(lambda a, b: G.concat(a, b, 0), states)
+        more.insert(0, wide.as_output("states"))
+    return G.Graph(out.as_output("logits"), *more)
 
 
 def _require_all(out: Tensor, leaves: Iterable[Tensor]) -> None:

@@ -16,7 +16,8 @@ from weft.errors import ContextError, FormatError, warn
 from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
-from weft.llm.cache.kv_cache import CacheTypes, KVCache
+from weft.llm.cache.cache_types import CacheTypes
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for

@@ -14,7 +14,8 @@ from weft.execute import TensorCallback
 from weft.llm.answers import AnswerFormat, AnswerParser
 from weft.llm.answers.harmony import HarmonyParser
 from weft.llm.cache.prefix_options import PrefixArguments, prefix_options
-from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
+from weft.llm.chat.messages import Message
+from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.engine.request import Request
 from weft.llm.generate_options import GenerateOptions, request_of, stop_strings

@@ -40,6 +40,18 @@ def maybe(name: str, *ne: int) -> Row:
     return Row(name, ne, optional=True)
 
 
+def need_pair(name: str, *ne: int) -> Iterator[Row]:
+    """A matrix or a gain, and its bias, which every file of the architecture has."""
+    yield need(f"{name}.weight", *ne)
+    yield need(f"{name}.bias", ne[-1])
+
+
+def pair(name: str, *ne: int) -> Iterator[Row]:
+    """A matrix or a gain, and the bias that files may lack."""
+    yield need(f"{name}.weight", *ne)
+    yield maybe(f"{name}.bias", ne[-1])
+
+
 class Weights(Mapping[str, Tensor]):
     """The leaves of a model, by name. `layer(il)` has those of one layer, without the prefix."""
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, TypeAlias
 
-from weft.compiler import lower_plan
 from weft.dtype import find_dtype
 from weft.graph.size import upper
-from weft.llm.cache.kv_cache import CACHE_TYPES
+from weft.llm.cache.cache_types import CACHE_TYPES
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import memory_rows, placement_lines
 from weft.llm.planning.overview import overview
@@ -71,7 +70,7 @@ def plan_data(
     `caches`, `beside`, `sliders`, and `cache`, the updates of a watched cache (`cache_data`)."""
     plan = plan_of(subject)
     config = plan.model.config
-    scratch = scratch_bytes(plan)
+    scratch = plan.scratch_bytes()
     memory = memory_rows(plan, scratch, kept)
     regimes = [*reversed(plan.regimes), *([plan.together] if plan.together else [])]
     return {
@@ -97,7 +96,10 @@ def plan_data(
         "memory": memory,
         "overview": overview(plan, memory, plan.regimes[-1]).to_json(),
         "beside": [
-            {"file": other.model.file.path.name, "memory": memory_rows(other, scratch_bytes(other))}
+            {
+                "file": other.model.file.path.name,
+                "memory": memory_rows(other, other.scratch_bytes()),
+            }
             for other in beside
         ],
         "text": placement_lines(plan, nodes=False),
@@ -127,12 +129,6 @@ def _caches(plan: ContextPlan) -> dict[str, dict[str, Any]]:
 def _type(name: str) -> list[int]:
     dtype = find_dtype(name)
     return [dtype.block, dtype.bytes]
-
-
-def scratch_bytes(plan: ContextPlan) -> int:
-    """Bytes of the kernels' scratch, which all graphs of a plan share."""
-    programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
-    return max(split.work_bytes for program in programs for split in program.splits)
 
 
 def _regime(plan: ContextPlan, regime: RegimePlan) -> dict[str, Any]:

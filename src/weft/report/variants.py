@@ -17,8 +17,8 @@ from itertools import product
 from typing import Any, TypeVar
 
 from weft.errors import WeftError
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.cache.cells import window_size
-from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.models.step import together_sizes
 from weft.llm.planning.explain import memory_rows

@@ -37,6 +37,8 @@ class CostOptions:
     """A word for all points together, as reports print it."""
     effort: int = _EFFORT
     """The approximate number of transitions that the search may visit."""
+    must_fit: bool = True
+    """False lets a plan need more memory than the profile has."""
 
     def model(self, graph: Graph, devices: Devices | Sequence[Backend]) -> TimeModel:
         """The time model of a graph on devices."""

@@ -11,7 +11,7 @@ from typing import Any
 from weft.bounds import CACHE_EVENTS
 from weft.errors import ContextError
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixOptions
-from weft.llm.engine.admission import POLICY, Admission, Policy
+from weft.llm.engine.admission import POLICY, Policy, QueueOptions
 from weft.llm.engine.batches import DELAY
 from weft.llm.sampling import SamplingParams
 from weft.records import dataclass
@@ -121,7 +121,7 @@ class ServeOptions:
     noted."""
 
     def __post_init__(self) -> None:
-        lows = {"port": 0, "parallel": 1, "max_queue": 0, "max_body": 1, "max_choices": 1,
+        lows = {"port": 0, "parallel": 1, "max_body": 1, "max_choices": 1,
                 "max_connections": 1, "max_file": 1, "files_dir_size": 1}  # fmt: skip
         for name, low in lows.items():
             if getattr(self, name) < low:
@@ -143,7 +143,7 @@ class ServeOptions:
                 f"is {self.prompt_delay:g}; it is a number of seconds, 0.001 to 60",
                 argument="prompt_delay",
             )
-        Admission(self.scheduling_policy, self.max_wait)  # raises for a value out of range
+        self.queue()
         for name in ("head_timeout", "body_timeout"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ContextError(
@@ -172,6 +172,10 @@ class ServeOptions:
     def needs_key(self) -> bool:
         """True if clients must send a key."""
         return any(x is not None for x in (self.api_key, self.api_key_file, self.keys))
+
+    def queue(self) -> QueueOptions:
+        """How many requests may wait, how long, and in which order."""
+        return QueueOptions(self.max_queue, self.max_wait, self.scheduling_policy)
 
     def prefixes(self) -> PrefixOptions:
         """What is kept of texts beside the cache."""

@@ -10,7 +10,8 @@ from typing import Any
 from weft.errors import ContextError
 from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
-from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens, render_begun
+from weft.llm.chat.messages import Message
+from weft.llm.chat.template import ChatTemplate, prompt_tokens, render_begun
 from weft.llm.engine import Request
 from weft.llm.senses.media import Marked, mark_media
 from weft.records import dataclass

@@ -106,9 +106,7 @@ class Service:
             self._engine = Engine(
                 self._loaded.context,
                 self.tokenizer,
-                max_queue=options.max_queue,
-                max_wait=options.max_wait,
-                scheduling_policy=options.scheduling_policy,
+                queue=options.queue(),
                 max_text=model.config.n_ctx_train,
                 drafting=self._loaded.drafting,
                 prompt_delay=options.prompt_delay,

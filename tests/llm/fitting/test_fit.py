@@ -16,7 +16,7 @@ from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import Choices
 from weft.llm import LLM, DraftOptions, Model
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.fitting.baseline import Held, Text, text_of, write_text
 from weft.llm.fitting.budget import Budget, file_bytes
 from weft.llm.fitting.choices import groups_of

@@ -196,6 +196,10 @@ class Value:
         """All elements of a contiguous tensor, as `shape`."""
         return Value(tensor, dtype, tuple(shape), contiguous(shape))
 
+    def entry(self, i: Size) -> Value:
+        """Slice number `i` along the first dimension, without it."""
+        return self.viewed(self.shape[1:], self.strides[1:], self.offset + i * self.strides[0])
+
     @property
     def rank(self) -> int:
         """Number of dimensions; 0 for a scalar."""

@@ -20,6 +20,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import FormatError, WeftError
 from weft.frontends.gguf.format import ROPE_HALVES, tensor_bytes
 from weft.frontends.gguf.metadata import made_metadata
+from weft.frontends.gguf.mix_table import MIXES
 from weft.frontends.gguf.reader import GGUFFile, present_as_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import encode_value
@@ -34,11 +35,12 @@ from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-FILE_TYPES = {
-    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32,
-    "tq1_0": 36, "tq2_0": 37, "mxfp4": 38, "nvfp4": 39,
-}  # fmt: skip
-"""`general.file_type` of what a converter writes."""
+_WRITTEN = (
+    "f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4",
+    "nvfp4",
+)  # fmt: skip
+FILE_TYPES = {mix.base: mix.number for mix in MIXES.values() if mix.base in _WRITTEN}
+"""The types that a converter writes, and `general.file_type` of a file with each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ innermost first."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
+from typing import TypedDict, Unpack
 
 from weft.graph.node import f32, fail, like, member, multiple, require, require_type
 from weft.graph.op import declares
@@ -49,6 +51,19 @@ class HadamardParams(Params):
     n: int
 
 
+class RopeNumbers(TypedDict, total=False):
+    """Numbers of `rope` by name; `RopeParams` has their defaults."""
+
+    n_ctx_orig: int
+    freq_base: float
+    freq_scale: float
+    ext_factor: float
+    attn_factor: float
+    beta_fast: float
+    beta_slow: float
+    n_offset: int
+
+
 @declares("ROPE", inplace=True, params=RopeParams, cost=8.0)
 def rope(
     x: Tensor,
@@ -57,28 +72,20 @@ def rope(
     *,
     mode: RopeMode | str | int,
     n_dims: int,
-    n_ctx_orig: int = 0,
-    freq_base: float = 10000.0,
-    freq_scale: float = 1.0,
-    ext_factor: float = 0.0,
-    attn_factor: float = 1.0,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    n_offset: int = 0,
-    sections: Sequence[int] = (0, 0, 0, 0),
+    sections: Sequence[int] = (),
     inplace: bool = False,
+    **numbers: Unpack[RopeNumbers],
 ) -> Tensor:
     """Rotary position embedding of `n_dims` elements of each row, from `n_offset` on; type and
     sizes of `x`.
 
     x: f32 or f16 [d, n_head, n_tok, batch], pos: i32 [n_tok], or [4 n_tok] (four planes) for the
     modes with sections. freq_factors: f32 [n_dims / 2 or more], which divide the angles (radians).
-    The numbers equal ggml_rope_ext; ext_factor != 0 is YaRN (arXiv 2309.00071). Raises
+    The `numbers` equal ggml_rope_ext; ext_factor != 0 is YaRN (arXiv 2309.00071). Raises
     GraphError where the sizes differ from these, where a row has gaps, for an odd `n_dims` and for
     modes without their sections. Equals ggml_rope_ext and ggml_rope_multi."""
-    numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow
-    dims = n_dims, n_ctx_orig, n_offset
-    return _rope("ROPE", (x, pos, freq_factors), mode, dims, numbers, sections, inplace)
+    params = _params("ROPE", x, mode, n_dims, sections, numbers)
+    return _rope("ROPE", x, pos, freq_factors, params, inplace)
 
 
 @declares("ROPE_BACK", inplace=True, params=RopeParams, cost=8.0)
@@ -89,43 +96,41 @@ def rope_back(
     *,
     mode: RopeMode | str | int,
     n_dims: int,
-    n_ctx_orig: int = 0,
-    freq_base: float = 10000.0,
-    freq_scale: float = 1.0,
-    ext_factor: float = 0.0,
-    attn_factor: float = 1.0,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    n_offset: int = 0,
-    sections: Sequence[int] = (0, 0, 0, 0),
+    sections: Sequence[int] = (),
+    **numbers: Unpack[RopeNumbers],
 ) -> Tensor:
     """The inverse rotation of `rope`, its gradient; arguments, sizes and errors as `rope`. Equals
     ggml_rope_ext_back."""
-    numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow
-    dims = n_dims, n_ctx_orig, n_offset
-    return _rope("ROPE_BACK", (x, pos, freq_factors), mode, dims, numbers, sections)
+    params = _params("ROPE_BACK", x, mode, n_dims, sections, numbers)
+    return _rope("ROPE_BACK", x, pos, freq_factors, params)
 
 
-def _rope(
-    op: str,
-    src: tuple[Tensor, Tensor, Tensor | None],
-    mode: RopeMode | str | int,
-    dims: tuple[int, int, int],
-    numbers: Sequence[float],
-    sections: Sequence[int],
-    inplace: bool = False,
-) -> Tensor:
-    """A node of either op; `dims` are `n_dims`, `n_ctx_orig` and `n_offset`, `numbers` are in the
-    order of the record's fields."""
-    (x, pos, freq_factors), (n_dims, n_ctx_orig, n_offset) = src, dims
+def _params(
+    op: str, x: Tensor, mode: RopeMode | str | int, n_dims: int, sections: Sequence[int],
+    numbers: RopeNumbers,
+) -> RopeParams:  # fmt: skip
+    """The record of either op: four sections, zeros behind those given, and f32 as ggml has it."""
     if len(sections) > 4:
         raise fail(op, f"at most 4 sections, got {list(sections)}", x)
     s0, s1, s2, s3 = (*sections, *[0] * (4 - len(sections)))
-    base, scale, ext, attn, fast, slow = map(f32, numbers)
-    params = RopeParams(
-        member(RopeMode, mode, op), n_dims, n_ctx_orig, base, scale, ext, attn, fast, slow,
-        n_offset, (s0, s1, s2, s3),
-    )  # fmt: skip
+    p = RopeParams(member(RopeMode, mode, op), n_dims, sections=(s0, s1, s2, s3), **numbers)
+    return replace(
+        p,
+        freq_base=f32(p.freq_base),
+        freq_scale=f32(p.freq_scale),
+        ext_factor=f32(p.ext_factor),
+        attn_factor=f32(p.attn_factor),
+        beta_fast=f32(p.beta_fast),
+        beta_slow=f32(p.beta_slow),
+    )
+
+
+def _rope(
+    op: str, x: Tensor, pos: Tensor, freq_factors: Tensor | None, params: RopeParams,
+    inplace: bool = False,
+) -> Tensor:  # fmt: skip
+    """A node of either op."""
+    n_dims, n_offset = params.n_dims, params.n_offset
     require_type(x, ("f32", "f16"), op, "x")
     require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
     require_type(pos, ("i32",), op, "pos")

@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.errors import ChatError
 from weft.llm.answers.detect import find_content, find_markers, find_thought
-from weft.llm.answers.grammar import call_grammar
+from weft.llm.answers.grammar import BeforeCalls, call_grammar
 from weft.llm.answers.harmony import HarmonyParser, is_harmony
 from weft.llm.answers.in_words import with_results_of_users, with_tools_in_words
 from weft.llm.answers.markers import HERMES, CallMarkers, first_mark
@@ -258,15 +258,18 @@ class AnswerFormat:
         schemas = _schemas(tools)
         if name is not None and name not in schemas:
             raise ChatError(f"tool_choice names the tool {name!r}; there are {', '.join(schemas)}")
+        before = BeforeCalls(
+            self.thought if thinking or (reasons and not over) else None,
+            thinking,
+            self.is_calling(prompt),
+            "".join(self.content) if all(self.content) else "",
+        )
         return call_grammar(
             self.markers,
             tokenizer,
             schemas if name is None else {name: schemas[name]},
+            before,
             parallel=parallel and not self.harmony,
-            thought=self.thought if thinking or (reasons and not over) else None,
-            thinking=thinking,
-            opened=self.is_calling(prompt),
-            empty="".join(self.content) if all(self.content) else "",
             instead=instead,
         )
 

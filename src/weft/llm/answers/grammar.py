@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.llm.answers.markers import HOLE, CallMarkers
 from weft.llm.answers.values import listed_in, types_of
@@ -254,50 +254,58 @@ MOST_CALLS = 16
 them."""
 
 
+class BeforeCalls(NamedTuple):
+    """The texts in front of the calls, in the prompt or in the answer."""
+
+    thought: tuple[str, str] | None = None
+    """The texts around reasoning that the answer may have; None: it has no reasoning."""
+    thinking: bool = False
+    """True if the prompt has begun the reasoning."""
+    opened: bool = False
+    """True if the prompt has the text that opens a call."""
+    empty: str = ""
+    """The text of an answer without content, which the answer may have."""
+
+
 def call_grammar(
     markers: CallMarkers,
     tokenizer: Tokenizer,
     tools: Mapping[str, Mapping[str, Any]],
+    before: BeforeCalls,
     *,
     parallel: bool = True,
-    thought: tuple[str, str] | None = None,
-    thinking: bool = False,
-    opened: bool = False,
-    empty: str = "",
     instead: Mapping[str, Any] | None = None,
 ) -> str:
     """A Lark grammar for llguidance; see `AnswerFormat.grammar`.
 
-    `tools` has the schemas of arguments of the tools that may be called, by name; `thought` are the
-    texts around reasoning that may come first, which has begun if `thinking`. `opened`: the prompt
-    has the text that opens a call. `empty`: the text of an answer without content, which may come
-    first."""
+    `tools` has the schemas of arguments of the tools that may be called, by name."""
     callable_tools = {key: held_parameters(key, schema) for key, schema in tools.items()}
     text = Terminals(tokenizer)
-    first = "" if opened else text(markers.open)
+    first = "" if before.opened else text(markers.open)
     call = f"space one space {text(markers.close)}"
     separator = text(markers.separator)
     parallel = parallel and not text.ends(markers.separator + markers.close + markers.end)
     more = f"(space {separator} space {text(markers.open)} {call})" if parallel else ""
     if more:
         more += f"{{0,{MOST_CALLS - 1}}}"
-    before = ""
-    if thought is not None:
-        inside = f"thought {text.behind(thought[1])} space space"
-        over = text(thought[1])  # some templates write only the end if there is no reasoning
-        before = inside if thinking else f"(space {text(thought[0])} {inside} | space {over})?"
-    if empty:
-        before += f" (space {text(empty)})?"
+    opening = ""
+    if before.thought is not None:
+        begin, end = before.thought
+        inside = f"thought {text.behind(end)} space space"
+        over = text(end)  # some templates write only the end if there is no reasoning
+        opening = inside if before.thinking else f"(space {text(begin)} {inside} | space {over})?"
+    if before.empty:
+        opening += f" (space {text(before.empty)})?"
     calls = f"space {text(markers.section)} space {first} {call} {more} space {text(markers.end)}"
     if instead is not None:
         calls = f"({calls} | instead)"
     rules = [
-        f"start: {before} {calls}",
+        f"start: {opening} {calls}",
         r"space: /[ \n]{0,6}/",  # models write one, a line break, an indent or nothing
         r"word: /[a-zA-Z0-9_.-]{1,40}/",  # ids and numbers
     ]
-    if thought is not None:
-        rules.append(text.until("thought", thought[1]))
+    if before.thought is not None:
+        rules.append(text.until("thought", before.thought[1]))
     if instead is not None:
         rules.append(f"instead: {json_rule(held_schema(instead))}")
     return "\n".join([*rules, *_calls(markers, callable_tools, text)])

@@ -88,11 +88,11 @@ def encoded(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor], scale: flo
     x = G.scale(x, scale) if scale != 1 else x
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"a.blk.{il}.")
-        x = G.add(x, _fed(layer, x, ""))
+        x = G.add(x, half_fed(layer, x, ""))
         y = common.layer_norm(layer, "ln1", x, EPS)
         x = G.add(x, _attended(c, layer, y, inputs["waves"]))
         x = G.add(x, _convolved(c, layer, common.layer_norm(layer, "norm_conv", x, EPS)))
-        x = common.layer_norm(layer, "ln2", G.add(x, _fed(layer, x, "_1")), EPS)
+        x = common.layer_norm(layer, "ln2", G.add(x, half_fed(layer, x, "_1")), EPS)
         x = x.named(f"a.l_out-{il}")
     return x
 
@@ -117,8 +117,8 @@ def _folded(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     return common.linear(w, "a.pre_encode.out", G.reshape(x, x.ne[0] * x.ne[1], x.ne[2]))
 
 
-def _fed(w: Weights, x: Tensor, half: str) -> Tensor:
-    """Half of what a feed-forward layer adds."""
+def half_fed(w: Weights, x: Tensor, half: str) -> Tensor:
+    """Half of what a feed-forward layer adds; the names of its weights end in `half`."""
     y = common.linear(w, f"ffn_up{half}", common.layer_norm(w, f"ffn_norm{half}", x, EPS))
     return G.scale(common.linear(w, f"ffn_down{half}", G.silu(y)), 0.5)
 

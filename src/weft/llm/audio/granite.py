@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from weft import graph as G
 from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
+from weft.llm.audio.conformer import half_fed
 from weft.llm.audio.sounds import Samples
 from weft.llm.audio.spectra import RATE, bands, hann, mel_filters
 from weft.llm.audio.whisper import Part, SoundConfig, SoundFamily, read_sound_config
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.senses import qformer
-from weft.llm.weights import Row, Weights, need
+from weft.llm.weights import Row, Weights, need, pair
 
 EPS = 1e-5
 _WINDOW, _HOP, _FFT = 400, 160, 512
@@ -97,29 +98,29 @@ def sizes(c: SoundConfig) -> _Sizes:
 def rows(c: SoundConfig) -> Iterator[Row]:
     """The tensors of a file."""
     s, n = sizes(c), c.n_embd
-    yield from qformer.pair("a.input_projection", c.n_mel, n)
+    yield from pair("a.input_projection", c.n_mel, n)
     for il in range(c.n_layer):
         at = f"a.blk.{il}"
         for name in ("ffn_norm", "ln1", "norm_conv", "ffn_norm_1", "ln2"):
-            yield from qformer.pair(f"{at}.{name}", n)
+            yield from pair(f"{at}.{name}", n)
         for half in ("", "_1"):
-            yield from qformer.pair(f"{at}.ffn_up{half}", n, c.n_ff)
-            yield from qformer.pair(f"{at}.ffn_down{half}", c.n_ff, n)
+            yield from pair(f"{at}.ffn_up{half}", n, c.n_ff)
+            yield from pair(f"{at}.ffn_down{half}", c.n_ff, n)
         for name in "qkv":
             yield need(f"{at}.attn_{name}.weight", n, n)
-        yield from qformer.pair(f"{at}.attn_out", n, n)
+        yield from pair(f"{at}.attn_out", n, n)
         yield need(f"{at}.attn_rel_pos_emb", n // c.n_head, s.n_distances)
-        yield from qformer.pair(f"{at}.conv_pw1", n, 2 * s.n_conv)
+        yield from pair(f"{at}.conv_pw1", n, 2 * s.n_conv)
         yield need(f"{at}.conv_dw.weight", s.kernel, s.n_conv)
-        yield from qformer.pair(f"{at}.{s.norm}", s.n_conv)
-        yield from qformer.pair(f"{at}.conv_pw2", s.n_conv, n)
-    yield from qformer.pair("a.enc_ctc_out", n, s.n_letters)
-    yield from qformer.pair("a.enc_ctc_out_mid", s.n_letters, n)
+        yield from pair(f"{at}.{s.norm}", s.n_conv)
+        yield from pair(f"{at}.conv_pw2", s.n_conv, n)
+    yield from pair("a.enc_ctc_out", n, s.n_letters)
+    yield from pair("a.enc_ctc_out_mid", s.n_letters, n)
     yield need("a.proj_query", n, s.n_queries)
-    yield from qformer.pair("a.proj_norm", n)
+    yield from pair("a.proj_norm", n)
     for il in range(s.n_layer):
         yield from qformer.rows(f"a.proj_blk.{il}", n, s.n_ff)
-    yield from qformer.pair("a.proj_linear", n, c.n_out)
+    yield from pair("a.proj_linear", n, c.n_out)
 
 
 def inputs(c: SoundConfig) -> dict[str, Tensor]:
@@ -139,21 +140,15 @@ def forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = common.linear(w, "a.input_projection", inputs["mel"])
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"a.blk.{il}.")
-        x = G.add(x, _fed(layer, x, ""))
+        x = G.add(x, half_fed(layer, x, ""))
         x = G.add(x, _attended(c, layer, common.layer_norm(layer, "ln1", x, EPS), inputs))
         x = G.add(x, _convolved(c, layer, x, inputs["heard"]))
-        x = common.layer_norm(layer, "ln2", G.add(x, _fed(layer, x, "_1")), EPS)
+        x = common.layer_norm(layer, "ln2", G.add(x, half_fed(layer, x, "_1")), EPS)
         x = x.named(f"a.l_out-{il}")
         if il + 1 == c.n_layer // 2:
             letters = G.soft_max(common.linear(w, "a.enc_ctc_out", x))
             x = G.add(x, common.linear(w, "a.enc_ctc_out_mid", letters))
     return _queried(c, w, G.mul(x, inputs["heard"]))
-
-
-def _fed(w: Weights, x: Tensor, half: str) -> Tensor:
-    """Half of what a feed-forward layer adds."""
-    y = common.linear(w, f"ffn_up{half}", common.layer_norm(w, f"ffn_norm{half}", x, EPS))
-    return G.scale(common.linear(w, f"ffn_down{half}", G.silu(y)), 0.5)
 
 
 def _attended(c: SoundConfig, w: Weights, x: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -23,7 +23,7 @@ from weft.llm.audio.whisper import MOST_HEADS, SoundConfig, tensor_sizes
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.names import name_tensors
-from weft.llm.weights import Row, Weights, load_weights, maybe, need
+from weft.llm.weights import Row, Weights, load_weights, need, pair
 from weft.records import dataclass
 
 FRAME = 0.08
@@ -113,20 +113,15 @@ def rows(c: ParakeetConfig) -> Iterator[Row]:
     yield from conformer.rows(c.encoder)
     n = c.n_embd
     if c.decoder == "ctc":
-        yield from _pair("ctc.output", c.encoder.n_embd, c.n_vocab)
+        yield from pair("ctc.output", c.encoder.n_embd, c.n_vocab)
         return
-    yield from _pair("enc.output", c.encoder.n_embd, n)
+    yield from pair("enc.output", c.encoder.n_embd, n)
     yield need("token_embd.weight", n, c.n_vocab)
     for il in range(c.n_layer):
         for name in ("input", "hidden"):
-            yield from _pair(f"dec.blk.{il}.{name}", n, 4 * n)
-    yield from _pair("dec.output", n, n)
-    yield from _pair("joint.output", n, c.n_vocab + len(c.durations))
-
-
-def _pair(name: str, *ne: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", *ne)
-    yield maybe(f"{name}.bias", ne[-1])
+            yield from pair(f"dec.blk.{il}.{name}", n, 4 * n)
+    yield from pair("dec.output", n, n)
+    yield from pair("joint.output", n, c.n_vocab + len(c.durations))
 
 
 class Parakeet:

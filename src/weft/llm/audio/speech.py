@@ -32,7 +32,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
 from weft.llm.models import common
 from weft.llm.models.names import name_tensors
-from weft.llm.weights import Row, Weights, load_weights, maybe, need
+from weft.llm.weights import Row, Weights, load_weights, maybe, need, need_pair
 from weft.records import dataclass
 
 EPS = 1e-5
@@ -92,19 +92,14 @@ def rows(c: SpeechConfig) -> Iterator[Row]:
     for il in range(c.n_layer):
         at = f"dec.blk.{il}"
         for norm in ("attn_norm", "cross_attn_norm", "ffn_norm"):
-            yield from _pair(f"{at}.{norm}", c.n_embd)
+            yield from need_pair(f"{at}.{norm}", c.n_embd)
         for attention in ("attn", "cross_attn"):
             for name in "qkvo":
                 yield need(f"{at}.{attention}_{name}.weight", c.n_embd, c.n_embd)
                 yield maybe(f"{at}.{attention}_{name}.bias", c.n_embd)
-        yield from _pair(f"{at}.ffn_up", c.n_embd, c.n_ff)
-        yield from _pair(f"{at}.ffn_down", c.n_ff, c.n_embd)
-    yield from _pair("dec.output_norm", c.n_embd)
-
-
-def _pair(name: str, *ne: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", *ne)
-    yield need(f"{name}.bias", ne[-1])
+        yield from need_pair(f"{at}.ffn_up", c.n_embd, c.n_ff)
+        yield from need_pair(f"{at}.ffn_down", c.n_ff, c.n_embd)
+    yield from need_pair("dec.output_norm", c.n_embd)
 
 
 def open_speech(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:

@@ -25,7 +25,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
 from weft.llm.models import common
 from weft.llm.models.names import name_tensors
-from weft.llm.weights import Row, load_weights, need
+from weft.llm.weights import Row, load_weights, need, need_pair
 from weft.records import dataclass
 from weft.tables import size_text
 
@@ -100,25 +100,20 @@ def rows(c: VocoderConfig) -> Iterator[Row]:
         yield need(f"posnet.{i}.attn_norm.bias", 1, n)
     for name in ("q", "k", "v", "output"):
         yield from _conv(f"posnet.{_ATTENTION}.attn_{name}", 1, n, n)
-    yield from _pair("token_embd_norm", n)
+    yield from need_pair("token_embd_norm", n)
     for i in range(c.n_layer):
         yield from _conv(f"convnext.{i}.dw", 7, 1, n)
-        yield from _pair(f"convnext.{i}.norm", n)
-        yield from _pair(f"convnext.{i}.pw1", n, c.n_ff)
-        yield from _pair(f"convnext.{i}.pw2", c.n_ff, n)
+        yield from need_pair(f"convnext.{i}.norm", n)
+        yield from need_pair(f"convnext.{i}.pw1", n, c.n_ff)
+        yield from need_pair(f"convnext.{i}.pw2", c.n_ff, n)
         yield need(f"convnext.{i}.gamma.weight", n)
-    yield from _pair("output_norm", n)
-    yield from _pair("output", n, c.n_fft + 2)
+    yield from need_pair("output_norm", n)
+    yield from need_pair("output", n, c.n_fft + 2)
 
 
 def _conv(name: str, k: int, n_in: int, n_out: int) -> Iterator[Row]:
     yield need(f"{name}.weight", k, n_in, n_out)
     yield need(f"{name}.bias", 1, n_out)
-
-
-def _pair(name: str, *ne: int) -> Iterator[Row]:
-    yield need(f"{name}.weight", *ne)
-    yield need(f"{name}.bias", ne[-1])
 
 
 class Vocoder:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError, ContextFull, OutOfMemoryError
+from weft.llm.cache.events import CacheEventKind, EventDetails
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
-
-if TYPE_CHECKING:
-    from weft.llm.cache.events import CacheEventKind
 
 FREE = -1
 _UNKNOWN = -2
@@ -93,11 +91,11 @@ class Cells:
         return self._clock
 
     def noting(
-        self, kind: CacheEventKind, seqs: Sequence[int] = (), **about: Any
-    ) -> AbstractContextManager[dict[str, Any]]:
+        self, kind: CacheEventKind, seqs: Sequence[int] = (), details: EventDetails | None = None
+    ) -> AbstractContextManager[EventDetails]:
         """Notes all that the `with` block changes as one `CacheEvent`, if the cache is watched
-        (`watched.py`). `about` has other fields of the event; the block may add to it."""
-        return nullcontext({})
+        (`watched.py`). The block may change the details that it gets."""
+        return nullcontext(details or EventDetails())
 
     def find_free(self, n: int) -> NDArray[np.int64]:
         """The `n` lowest free cells. Raises ContextFull, with both numbers, if there are fewer."""

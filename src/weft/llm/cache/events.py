@@ -49,6 +49,19 @@ COLUMNS = 128
 """Maximum number of characters of a map."""
 
 
+@dataclass(slots=True)
+class EventDetails:
+    """Fields of a `CacheEvent` that only the caller of an update knows; see there."""
+
+    by: int = 0
+    nbytes: int = 0
+    """0: as many as the cells that have changed have."""
+    microseconds: float | None = None
+    """None: as many as the update took."""
+    n_saved: int = 0
+    about: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheEvent:
     """One update of a cache, and the cache after it."""

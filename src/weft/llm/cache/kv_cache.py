@@ -3,76 +3,27 @@
 A cell has the key and value of one token in every layer. Tokens of a sequence may be in any cells:
 SET_ROWS writes their rows, and a mask tells attention which cells a token sees. So no rows have to
 move when tokens are removed; their cells are used again. `weft.llm.cache.pages` chooses the cells.
-
-A block of 32 numbers is rounded in steps of its largest one, so an outlier takes the bits of its
-neighbours. So heads are rotated before they are stored in a quantized type (QuaRot, arXiv
-2404.00456): a Hadamard matrix spreads outliers over all numbers of a block of the head. Queries are
-rotated like keys, which leaves their products as they are, and what attention returns is rotated
-back. `weft.llm.models.common` does all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Event, Thread
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.memory import BufferType
-from weft.dtype import DTYPES, DType, find_dtype
-from weft.errors import ContextError, GraphError
-from weft.flags import FLAGS
+from weft.dtype import DTYPES, DType
+from weft.errors import ContextError
 from weft.graph.tensor import Buffer, Tensor
+from weft.llm.cache.cache_types import CacheTypes, cache_type
 from weft.llm.cache.cells import BlockCells, Cells, WindowCells, block_cells
 from weft.llm.cache.memory import PlannedMemory, allocate
-from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
+from weft.llm.cache.uninterrupted import uninterrupted
 from weft.llm.config import ModelConfig
 
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
-
-CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-"""Types of stored keys and values. A quantized block holds 32 numbers of one head."""
-
-
-_MOST_V = 64
-"""Maximum length of the blocks in which values are rotated, the same as in llama.cpp."""
-
-
-def rotated_block(dtype: DType, d: int, *, values: bool = False) -> int:
-    """The length of the blocks in which heads of `d` keys (or values) are rotated before they are
-    stored in a type; 0: they are not, because the type is a float type."""
-    if not dtype.is_quantized:
-        return 0
-    largest = d & -d  # the largest power of two that divides d
-    return min(largest, _MOST_V) if values else largest
-
-
-class CacheTypes(NamedTuple):
-    """The types of cached keys and values, called as the options of a context."""
-
-    type_k: str = "f16"
-    type_v: str = "f16"
-
-    def __str__(self) -> str:
-        return "/".join(self)
-
-    @property
-    def rotated(self) -> bool:
-        """True if heads are rotated before they are stored in a quantized type."""
-        return not FLAGS.attn_rot_disable and any(find_dtype(t).is_quantized for t in self)
-
-    @property
-    def stored(self) -> str:
-        """The types, and whether heads are rotated: figures of a cache depend on both."""
-        return f"{self} rotated" if self.rotated else str(self)
-
-    @property
-    def flags(self) -> str:
-        """The flags that ask for these types."""
-        return f"-ctk {self.type_k} -ctv {self.type_v}"
 
 
 class KVCache(Cells):
@@ -97,8 +48,8 @@ class KVCache(Cells):
 
         Raises ContextError for a type that cannot be cached and OutOfMemoryError if there is not
         enough memory."""
-        k = _cache_type("type_k", type_k, config.head_dim_k)
-        v = _cache_type("type_v", type_v, config.head_dim_v)
+        k = cache_type("type_k", type_k, config.head_dim_k)
+        v = cache_type("type_v", type_v, config.head_dim_v)
         self.types = CacheTypes(k.name, v.name)
         # a compressed key is a sum over blocks of keys, and keys are values as well
         self.rotated = self.types.rotated and config.compression is None
@@ -140,7 +91,7 @@ class KVCache(Cells):
                 self.compressed[il] = leaf("cache_blocks", il, k, config.n_embd_k(il), where, n)
             if compression.indexed[il] and config.indexer is not None:
                 d = config.indexer.head_dim
-                of_index = _cache_type("type_k", type_k, d)
+                of_index = cache_type("type_k", type_k, d)
                 self.index[il] = leaf("cache_index", il, of_index, d, where, n)
         self.states: StateTable | None = None
         """The states of recurrent layers; None: the model has none."""
@@ -381,8 +332,8 @@ def cache_bytes(
     window_size: int = 0,
 ) -> int:
     """Bytes of memory that a cache of `size` cells would take."""
-    k = _cache_type("type_k", type_k, config.head_dim_k)
-    v = _cache_type("type_v", type_v, config.head_dim_v)
+    k = cache_type("type_k", type_k, config.head_dim_k)
+    v = cache_type("type_v", type_v, config.head_dim_v)
     rows = 0
     for il in range(config.n_layer):
         n = window_size if window_size and config.is_windowed(il) else size
@@ -426,112 +377,3 @@ def write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> 
     memory = t.buffer.data
     for a, b in _runs(cells):
         memory.write(int(cells[a]) * rows.shape[1], np.ascontiguousarray(rows[a:b]).reshape(-1))
-
-
-def uninterrupted(work: Callable[[], None]) -> None:
-    """Runs `work` on a thread of its own, which Ctrl-C does not reach, and raises what it raises.
-
-    A Ctrl-C that comes meanwhile is raised when the work has ended."""
-    go, ended = Event(), Event()
-    failures = list[BaseException]()
-    given_up = False
-
-    def body() -> None:
-        go.wait()
-        try:
-            if not given_up:
-                work()
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            ended.set()
-
-    interrupt = None
-    try:
-        Thread(target=body, name="weft-uninterrupted", daemon=True).start()
-    except BaseException:  # Ctrl-C while the thread starts: nothing has begun
-        given_up = True
-        go.set()
-        raise
-    while not ended.is_set():
-        try:
-            go.set()
-            ended.wait()
-        except KeyboardInterrupt as error:
-            interrupt = error
-    if failures:
-        raise failures[0]
-    if interrupt is not None:
-        raise interrupt
-
-
-def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
-    try:
-        dtype = find_dtype(name)
-    except GraphError as e:
-        raise ContextError(f": {e}", argument=argument) from None
-    if dtype.name not in CACHE_TYPES:
-        raise ContextError(
-            f"is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}", argument=argument
-        )
-    if head_dim % dtype.block:
-        raise ContextError(
-            f"{argument} is {dtype.name}, which has blocks of {dtype.block} numbers, but heads of "
-            f"this model have {head_dim}; use f16, bf16 or f32"
-        )
-    return dtype
-
-
-_AT_ONCE = 4096
-"""Number of cells whose rows are copied at once, which bounds the host memory needed."""
-
-
-def moves(cells: Cells, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The cells that move when free pieces of `unit` cells are dropped, and their targets.
-
-    The cells are in ascending order and every target is lower, so moving them in order overwrites
-    none that has yet to move."""
-    used = np.flatnonzero(cells.pos[: cells.n_seen] >= 0)
-    is_kept = np.zeros(-(-cells.n_seen // unit), np.bool_)
-    is_kept[used // unit] = True
-    place = np.cumsum(is_kept) - 1
-    target = place[used // unit] * unit + used % unit
-    moved = target != used
-    return used[moved], target[moved]
-
-
-def pays(cells: Cells) -> bool:
-    """True if compaction would at least halve the cells that attention reads.
-
-    It then moves at most as many rows, once, as it saves every later token."""
-    seen = cells.n_seen
-    if seen <= 2 * PAGE:
-        return False
-    strips = np.zeros(-(-seen // STRIP), np.bool_)
-    strips[np.flatnonzero(cells.pos[:seen] >= 0) // STRIP] = True
-    return 2 * STRIP * int(strips.sum()) <= seen
-
-
-def compact(cache: KVCache, unit: int) -> int:
-    """Removes free pieces of `unit` cells (PAGE or STRIP) between used ones, so that attention
-    reads fewer cells. Returns the number of moved cells.
-
-        before   |aaaa|....|....|bbcc|....|c...|      pieces of cells, some of them free
-        after    |aaaa|bbcc|c...|                     the other pieces, in their order
-
-    Each cell keeps its place in its piece. So the cells of a sequence stay in ascending order with
-    the same numbers modulo STRIP, and attention adds up in the same order (see
-    `weft.llm.cache.pages`). Shared cells stay shared. Keys and values move with their cells. Ctrl-C
-    takes effect afterwards. If a device fails, the cache is emptied."""
-    source, target = moves(cache, unit)
-    for at in range(0, len(source), _AT_ONCE):
-        part = slice(at, at + _AT_ONCE)
-        cache.relocate(source[part], target[part])
-    n_moved = len(source)
-    if cache.window is not None:
-        source, target = moves(cache.window, STRIP)
-        if len(source):
-            cache.relocate_window(source, target)
-        n_moved += len(source)
-    cache.freed = False
-    return n_moved

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from weft.bounds import CACHE_EVENT_RANGES
 from weft.llm.cache.cells import FREE, Cells, Kept, WindowCells
-from weft.llm.cache.events import COLUMNS, CacheEvent, CacheEventKind, CacheLog, CellRanges
+from weft.llm.cache.events import (
+    COLUMNS,
+    CacheEvent,
+    CacheEventKind,
+    CacheLog,
+    CellRanges,
+    EventDetails,
+)
 from weft.llm.cache.kv_cache import KVCache, row_width, tables_of
 from weft.llm.cache.state import row_tensors
 
@@ -84,30 +91,30 @@ class _Watched(Cells):
     """The table itself, and then the table of the window, if the cache has one."""
 
     def noting(
-        self, kind: CacheEventKind, seqs: Sequence[int] = (), **about: Any
-    ) -> AbstractContextManager[dict[str, Any]]:
-        return self._noting(kind, tuple(seqs), about)
+        self, kind: CacheEventKind, seqs: Sequence[int] = (), details: EventDetails | None = None
+    ) -> AbstractContextManager[EventDetails]:
+        return self._noting(kind, tuple(seqs), details or EventDetails())
 
     @contextmanager
     def _noting(
-        self, kind: CacheEventKind, seqs: tuple[int, ...], about: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
+        self, kind: CacheEventKind, seqs: tuple[int, ...], details: EventDetails
+    ) -> Iterator[EventDetails]:
         log = self.log
         if log.busy:  # a part of another update
-            yield {}
+            yield EventDetails()
             return
         turned = [np.flatnonzero(t.cells.shift) for t in self._tables if kind == "shifted"]
         began = perf_counter_ns()
         ends = False
         try:
             log.busy = True
-            yield about
+            yield details
             ends = True
         finally:
             spent = (perf_counter_ns() - began) / 1000
             log.busy = False
             if not ends:
-                kind, about = "taken back" if self.n_used else "cleared", {}
+                kind, details = "taken back" if self.n_used else "cleared", EventDetails()
             noted = kind in _ALWAYS
             for i, table in enumerate(self._tables):
                 at = turned[i] if turned else table.changed()
@@ -115,7 +122,7 @@ class _Watched(Cells):
                     back = table.cells.members[list(seqs) or slice(None)].any(axis=0)
                     at = np.union1d(at, np.flatnonzero(back))
                 if noted or len(at):
-                    self._note(table, kind, at, seqs, spent, **about)
+                    self._note(table, kind, at, seqs, spent, details)
                     spent, noted = 0.0, False
 
     def _note(
@@ -125,14 +132,9 @@ class _Watched(Cells):
         at: NDArray[np.int64],
         seqs: tuple[int, ...],
         spent: float,
-        *,
-        by: int = 0,
-        nbytes: int = 0,
-        microseconds: float | None = None,
-        n_saved: int = 0,
-        about: str = "",
+        details: EventDetails,
     ) -> None:
-        """Notes that the cells `at` of a table have changed."""
+        """Notes that the cells `at` of a table have changed in `spent` microseconds."""
         cells, log = table.cells, self.log
         shown = at[cells.pos[at] != FREE] if kind in _PLACED else at
         if not seqs or min(seqs) < 0:
@@ -151,11 +153,11 @@ class _Watched(Cells):
         log.n += 1
         event = CacheEvent(
             log.n, log.seconds, kind, "window" if isinstance(cells, WindowCells) else "cells", seqs,
-            at_cells, at_positions, max(more, also), len(shown), by,
-            nbytes or self._bytes(table, kind, len(shown), seqs),
-            spent if microseconds is None else microseconds,
-            len(shown) if kind in _GIVEN and table is self._tables[0] else n_saved,
-            cells.n_used, cells.size, n_read, about, codes, unit,
+            at_cells, at_positions, max(more, also), len(shown), details.by,
+            details.nbytes or self._bytes(table, kind, len(shown), seqs),
+            spent if details.microseconds is None else details.microseconds,
+            len(shown) if kind in _GIVEN and table is self._tables[0] else details.n_saved,
+            cells.n_used, cells.size, n_read, details.about, codes, unit,
         )  # fmt: skip
         log.add(event)
 
@@ -186,7 +188,7 @@ class _Watched(Cells):
     def _took(self, cells: NDArray[np.int64], began: int) -> None:
         if not self.log.busy:
             spent = (perf_counter_ns() - began) / 1000
-            self._note(self._tables[0], "taken", cells, (), spent)
+            self._note(self._tables[0], "taken", cells, (), spent, EventDetails())
 
     def release(self, cells: NDArray[np.int64]) -> None:
         with self.noting("dropped" if isinstance(self, WindowCells) else "taken back"):
@@ -197,7 +199,7 @@ class _Watched(Cells):
             return super().take_back(seq, start, *args)
 
     def put_back(self, kept: Kept) -> None:
-        with self.noting("restored", about="after a call that failed"):
+        with self.noting("restored", (), EventDetails(about="after a call that failed")):
             super().put_back(kept)
 
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
@@ -221,11 +223,11 @@ class _Watched(Cells):
             super().seq_keep(seq)
 
     def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
-        with self.noting("added", (seq,), by=delta):
+        with self.noting("added", (seq,), EventDetails(by=delta)):
             super().seq_add(seq, p0, p1, delta)
 
     def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        with self.noting("divided", (seq,), by=d):
+        with self.noting("divided", (seq,), EventDetails(by=d)):
             super().seq_div(seq, p0, p1, d)
 
 

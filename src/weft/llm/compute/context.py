@@ -21,6 +21,7 @@ from weft.execute import Progress, Session, TensorCallback
 from weft.flags import FLAGS
 from weft.llm.adapters import Adapters
 from weft.llm.cache.cells import Cells
+from weft.llm.cache.events import EventDetails
 from weft.llm.cache.state import load_state, save_state
 from weft.llm.compute.batch import Batch, Outputs
 from weft.llm.compute.counters import Counters, MemoryUse, memory_use
@@ -505,7 +506,7 @@ class Context(Sequences):
         if self.cache.has_shift:
             self._graphs.rotate_keys()
         seqs = range(self.cache.n_seq_max) if seq is None else (seq,)
-        with self.cache.noting("kept", seqs, about="as a saved state"):
+        with self.cache.noting("kept", seqs, EventDetails(about="as a saved state")):
             return save_state(self.model.config, self.cache, seq, self._scaled_by(seq))
 
     def load_state(self, data: bytes, seq: int | None = None) -> None:
@@ -514,9 +515,8 @@ class Context(Sequences):
 
         Raises FormatError for data that is damaged or of another model, and ContextError if it does
         not fit. The cache is unchanged then."""
-        with self.cache.noting(
-            "restored", () if seq is None else (seq,), about="from a saved state"
-        ):
+        details = EventDetails(about="from a saved state")
+        with self.cache.noting("restored", () if seq is None else (seq,), details):
             load_state(self.model.config, self.cache, data, seq, self._scaled_by(seq))
 
     def _scaled_by(self, seq: int | None) -> dict[str, str]:

@@ -16,7 +16,8 @@ from weft.execute import Progress
 from weft.llm.cache.cells import Cells
 from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
-from weft.llm.planning.options import PlanArguments, context_options
+from weft.llm.planning.context_options import context_options
+from weft.llm.planning.options import PlanArguments
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import given_plan, prepare
 from weft.records import dataclass

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from weft.execute import (
 )
 from weft.flags import FLAGS
 from weft.graph import Graph
+from weft.llm.cache.events import EventDetails
 from weft.llm.cache.kv_cache import tables_of
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
@@ -387,19 +388,21 @@ class Graphs:
             if regime is self.together:
                 of = "what is read first" if self._config.reads_first else "several texts"
                 what = f"the graph of {of}"
-            about = _about(regime.program, f"{what} is there")
-            with self.cache.noting("built", microseconds=0.0, **about):
+            details = _details(regime.program, f"{what} is there")
+            details.microseconds = 0.0
+            with self.cache.noting("built", (), details):
                 pass
 
     def _anew(self, regime: Regime) -> Regime:
         """Places, plans, lowers and binds a graph again, in compute memory of its own."""
-        with self.cache.noting("built") as said:
+        with self.cache.noting("built") as details:
             program = lower_plan(planned_again(regime.program))
             pool = self._arenas.beside()
             session = Session(program, pool)
             if self._callback is not None:
                 session = WatchedSession(program, pool, self._callback)
-            said |= _about(program, "a graph is built again, because reuse is off")
+            built = _details(program, "a graph is built again, because reuse is off")
+            details.about, details.nbytes = built.about, built.nbytes
         self.counters.graphs_built += 1
         self.counters.reserves += 1
         session.use_threads(max(self._threads_used, 0))
@@ -461,7 +464,7 @@ class Graphs:
 
     def _late(self, graph: Graph, why: str) -> Program:
         """Compiles one more graph and makes room for it in the arenas."""
-        with self.cache.noting("built") as said:
+        with self.cache.noting("built") as details:
             plan = plan_graph(
                 graph, self.plan.backends, rewrites=self.plan.rewrites,
                 op_offload=self.plan.op_offload,
@@ -478,7 +481,8 @@ class Graphs:
                 self._rebind()
                 why += ", and memory grew"
             self.counters.reallocs = self._arenas.reallocs
-            said |= _about(program, f"a graph is built, because {why}")
+            built = _details(program, f"a graph is built, because {why}")
+            details.about, details.nbytes = built.about, built.nbytes
         return program
 
     def _rebind(self, instead: Mapping[int, Program] | None = None) -> None:
@@ -506,8 +510,8 @@ class Graphs:
         rotate_keys(self.cache, self.build_shift())
 
 
-def _about(program: Program, what: str) -> dict[str, Any]:
-    """The fields of a `CacheEvent` about a graph."""
+def _details(program: Program, what: str) -> EventDetails:
+    """The details of a `CacheEvent` about a graph."""
     n, splits = sum(len(split.steps) for split in program.splits), len(program.splits)
     text = f"{what}: {n} steps in {splits} split{'' if splits == 1 else 's'}"
-    return {"about": text, "nbytes": arena_bytes(program)}
+    return EventDetails(about=text, nbytes=arena_bytes(program))

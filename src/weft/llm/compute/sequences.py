@@ -10,8 +10,11 @@ from numpy.typing import ArrayLike
 from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
-from weft.llm.cache.kv_cache import KVCache, compact, pays, uninterrupted
+from weft.llm.cache.compaction import compact, pays
+from weft.llm.cache.events import CacheEventKind, EventDetails
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import PAGE, STRIP
+from weft.llm.cache.uninterrupted import uninterrupted
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.model import Model
@@ -91,7 +94,8 @@ class Sequences:
         nothing. Raises ContextError if `tokens` are not ids."""
         n_kept = self.common_prefix(seq, tokens)
         gone = n_kept <= self.cache.pos_max(seq)
-        with self.cache.noting("reused" if n_kept else "removed", (seq,), n_saved=n_kept):
+        kind: CacheEventKind = "reused" if n_kept else "removed"
+        with self.cache.noting(kind, (seq,), EventDetails(n_saved=n_kept)):
             if gone:
                 self.cache.seq_rm(seq, n_kept, -1)
         return n_kept

@@ -21,6 +21,7 @@ from typing import Literal, get_args
 
 from weft.errors import BusyError, ContextError
 from weft.llm.engine.request import Ticket
+from weft.records import dataclass
 
 Policy = Literal["shortest", "fcfs"]
 """The order of waiting texts: the least to compute first, or first come, first served."""
@@ -38,25 +39,39 @@ MOST_RETRY = 60
 """Maximum number of seconds after which a refused client is told to try again."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How many texts may wait for their start, how long, and in which order. Raises ContextError
+    for an unknown policy and for a number out of range."""
+
+    max_queue: int = 64
+    """Maximum number of texts that wait."""
+    max_wait: float = 0.0
+    """Maximum number of seconds that a text waits; 0: any."""
+    scheduling_policy: Policy = POLICY
+
+    def __post_init__(self) -> None:
+        if self.max_queue < 0:
+            raise ContextError(f"is {self.max_queue}; it must be 0 or more", argument="max_queue")
+        if self.scheduling_policy not in get_args(Policy):
+            raise ContextError(
+                f"is {self.scheduling_policy!r}; it must be one of {', '.join(get_args(Policy))}",
+                argument="scheduling_policy",
+            )
+        if not 0 <= self.max_wait < 1e6:
+            raise ContextError(
+                f"is {self.max_wait:g}; it is a number of seconds below 1,000,000, 0 for any",
+                argument="max_wait",
+            )
+
+
 class Admission:
     """The queue of an engine. One thread changes it; any thread may read its numbers."""
 
-    def __init__(self, policy: Policy = POLICY, max_wait: float = 0.0, *, n_slots: int = 1) -> None:
-        """`max_wait` is the maximum number of seconds that a text waits for its start; 0: any.
-        `n_slots` is the number of texts that run at the same time. Raises ContextError for an
-        unknown policy or a number that is not one of seconds."""
-        if policy not in get_args(Policy):
-            raise ContextError(
-                f"is {policy!r}; it must be one of {', '.join(get_args(Policy))}",
-                argument="scheduling_policy",
-            )
-        if not 0 <= max_wait < 1e6:
-            raise ContextError(
-                f"is {max_wait:g}; it is a number of seconds below 1,000,000, 0 for any",
-                argument="max_wait",
-            )
-        self.policy = policy
-        self.max_wait = max_wait
+    def __init__(self, options: QueueOptions | None = None, *, n_slots: int = 1) -> None:
+        """`n_slots` is the number of texts that run at the same time. None: the default
+        options."""
+        self.options = QueueOptions() if options is None else options
         self._n_slots = n_slots
         self._waiting: list[Ticket] = []
         self._starts: deque[float] = deque(maxlen=STARTS)  # since the queue was empty
@@ -75,7 +90,7 @@ class Admission:
             self._starts.clear()
             self._starts.append(monotonic())
         text.turn = text.times.asked
-        if self.policy == "shortest":
+        if self.options.scheduling_policy == "shortest":
             seconds = n_unread * (GUESS if each is None else each)
             text.turn += min(AGEING * seconds, LONGEST)
         insort(self._waiting, text, key=lambda other: other.turn)
@@ -93,9 +108,9 @@ class Admission:
     def late(self) -> list[Ticket]:
         """The texts that have waited longer than they may. A text with the prompt of one that has
         started is not among them: it ends with its request."""
-        if not self.max_wait or not self._waiting:
+        if not self.options.max_wait or not self._waiting:
             return []
-        before = monotonic() - self.max_wait
+        before = monotonic() - self.options.max_wait
         late = [text for text in self._waiting if text.times.asked < before]
         return [text for text in late if text.after is None or not text.after.times.started]
 

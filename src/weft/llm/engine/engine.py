@@ -15,7 +15,7 @@ from weft.errors import AbortedError, BusyError, ContextError
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.engine.admission import POLICY, Admission, Policy
+from weft.llm.engine.admission import Admission, QueueOptions
 from weft.llm.engine.batches import DELAY
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
@@ -36,9 +36,7 @@ class Engine:
         context: Context,
         tokenizer: Tokenizer,
         *,
-        max_queue: int = 64,
-        scheduling_policy: Policy = POLICY,
-        max_wait: float = 0.0,
+        queue: QueueOptions | None = None,
         max_text: int | None = None,
         prompt_share: int | None = None,
         prompt_delay: float = DELAY,
@@ -48,9 +46,9 @@ class Engine:
         """`context` is used by the engine alone from now on. It needs a sequence for each text that
         runs at the same time (`n_seq_max`), and as many rows of logits (`n_outputs`).
 
-        `max_queue` is the most requests that may wait, `max_wait` the seconds that each may wait
-        (0: any) and `scheduling_policy` their order (`admission.py`). `max_text` is the most tokens
-        of one text, its prompt included (default: all that the context holds). `prompt_share` is
+        `queue` says how many requests may wait, how long and in which order; None: the default.
+        `max_text` is the most tokens of one text, its prompt included (default: all that the
+        context holds). `prompt_share` is
         the most prompt tokens in a step in which texts are written too, which wait for them; None:
         as many as add about `prompt_delay` seconds (0.001 to 60) to the step, 16 at least and
         `n_ubatch` at most.
@@ -66,14 +64,15 @@ class Engine:
                 f"{n_seq} texts at once, but `n_ubatch` is {context.n_ubatch}, `n_batch` "
                 f"{context.n_batch} and n_outputs {context.n_outputs}; make them larger"
             )
+        queue = QueueOptions() if queue is None else queue
         self._writer = writer_for(
             context, tokenizer, max_text=max_text, prompt_share=prompt_share,
             prompt_delay=prompt_delay, drafting=drafting, prefixes=prefixes,
-            admission=Admission(scheduling_policy, max_wait, n_slots=n_seq),
+            admission=Admission(queue, n_slots=n_seq),
         )  # fmt: skip
         self.context = context
         self.tokenizer = tokenizer
-        self.max_queue = max_queue
+        self.max_queue = queue.max_queue
         self.max_text = self._writer.max_text
         self._arrived: deque[Ticket] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -232,12 +231,13 @@ class Engine:
 
     def _require_short_wait(self) -> None:
         n_waiting, queue = self.n_waiting, self._writer.waiting
-        expected = queue.expected(n_waiting) if queue.max_wait else 0.0
-        if expected > queue.max_wait:
+        most = queue.options.max_wait
+        expected = queue.expected(n_waiting) if most else 0.0
+        if expected > most:
             self._writer.stats.refused += 1
             raise queue.busy(
                 f"{n_waiting} requests wait, about {expected:.1f} s of work and more than the "
-                f"{queue.max_wait:g} s that a request may wait; try again later", n_waiting,
+                f"{most:g} s that a request may wait; try again later", n_waiting,
             )  # fmt: skip
 
     def _wake(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.llm.cache.events import EventDetails
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_cache import PrefixCache, common_length
 from weft.llm.cache.prefix_options import PrefixOptions
@@ -165,9 +166,10 @@ class Prefixes:
         n = len(ids)
         whole = cache.window is None or cache.window.has_all(cache, seq, n)
         if whole and checkpoint_bytes(cache, n) <= self.memory.most_bytes:
-            nbytes, about = checkpoint_bytes(cache, n), f"to a checkpoint after {n} tokens"
+            about = f"to a checkpoint after {n} tokens"
+            details = EventDetails(nbytes=checkpoint_bytes(cache, n), about=about)
             with suppress(MemoryError):  # then it is computed again
-                with cache.noting("kept", (seq,), nbytes=nbytes, about=about):
+                with cache.noting("kept", (seq,), details):
                     checkpoint = read_checkpoint(cache, seq)
                 self.memory.add_checkpoint(key, ids, checkpoint)
 
@@ -199,7 +201,7 @@ class Prefixes:
         folder = " and the folder" if self.files is not None else ""
         where = f"to host memory{folder} ({n} tokens)"
         try:
-            with cache.noting("kept", (seq,), nbytes=nbytes, about=where):
+            with cache.noting("kept", (seq,), EventDetails(nbytes=nbytes, about=where)):
                 text = keep_text(cache, seq, key, n)
         except MemoryError:  # then it is computed again
             return
@@ -234,7 +236,7 @@ class Prefixes:
         """Puts a text into an empty sequence, for which there must be free cells; returns the
         number of tokens, 0 if its file turns out to be damaged."""
         where = "from host memory" if found.stored is None else "from the folder"
-        with self.cache.noting("restored", (seq,), about=where):
+        with self.cache.noting("restored", (seq,), EventDetails(about=where)):
             n = self._restore(found, seq, key)
         self.n_restored += n > 0
         self.n_tokens_restored += n

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextFull
+from weft.llm.cache.events import EventDetails
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import has_room_in_order
 from weft.llm.cache.snapshots import LEAST, Checkpoint, cut, share
@@ -285,7 +286,7 @@ class Slots:
         else:
             if length - n >= LEAST:
                 self._prefixes.keep(slot.seq)
-            with cache.noting("reused", (slot.seq,), n_saved=n):
+            with cache.noting("reused", (slot.seq,), EventDetails(n_saved=n)):
                 if n < length:
                     cut(cache, slot.seq, n, live.checkpoint)
             if n == length and self._prefixes.needed:  # the end of an answer

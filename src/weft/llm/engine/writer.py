@@ -324,9 +324,8 @@ class Writer:
         for text in self.waiting.late():
             self.waiting.remove(text)
             self.stats.late += 1
-            why = (
-                f"the request has waited {self.waiting.max_wait:g} s for its turn; try again later"
-            )
+            seconds = self.waiting.options.max_wait
+            why = f"the request has waited {seconds:g} s for its turn; try again later"
             self._tell(text, text.done("error", self.waiting.busy(why, len(self.waiting))))
 
     def _admit(self) -> None:

@@ -11,7 +11,7 @@ from weft.errors import OutOfMemoryError, UnsupportedOpError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.frontends.gguf.quantize import types_of
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.knapsack import Option, solve
 from weft.llm.fitting.measured import Sensitivities

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.sizes import Whole, plan_to_run, whole_of
 from weft.llm.model import Model

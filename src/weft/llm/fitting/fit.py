@@ -14,7 +14,7 @@ from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import Choices
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.budget import (
     Budget,

@@ -35,7 +35,7 @@ from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.quantize import convert_tensor, would_be
 from weft.frontends.gguf.tensors import TensorInfo
-from weft.llm.cache.kv_cache import CACHE_TYPES, CacheTypes
+from weft.llm.cache.cache_types import CACHE_TYPES, CacheTypes
 from weft.llm.config import ModelConfig
 from weft.llm.fitting.baseline import Held
 from weft.llm.fitting.choices import Group

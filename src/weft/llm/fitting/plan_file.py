@@ -16,7 +16,7 @@ from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.mixes import is_quantized
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.fitting.budget import Choice, file_bytes_of
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.fit import Fit, Tried

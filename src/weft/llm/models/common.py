@@ -12,7 +12,8 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
-from weft.llm.cache.kv_cache import KVCache, rotated_block
+from weft.llm.cache.cache_types import rotated_block
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
 from weft.llm.config_parts import RopeConfig
 from weft.llm.models.step import Step

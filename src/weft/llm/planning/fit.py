@@ -8,7 +8,7 @@ from weft.backends.base import Backend
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.execute.arena import is_at
 from weft.llm.cache import memory as system
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.planning.offload import Homes, all_layers
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.request import Request

@@ -15,14 +15,15 @@ from weft.allocate import Arena, GraphAllocator
 from weft.backends.base import Backend
 from weft.backends.cpu.experts import ExpertArena, ExpertBufferType
 from weft.backends.memory import AdoptsMemory, PartOfHost
-from weft.compiler import Plan
+from weft.compiler import Plan, lower_plan
 from weft.errors import AllocationError
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache, tables_of
 from weft.llm.model import Model
+from weft.llm.planning.context_options import ContextOptions
 from weft.llm.planning.offload import Homes
-from weft.llm.planning.options import ContextOptions, PlanArguments
+from weft.llm.planning.options import PlanArguments
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
@@ -181,6 +182,11 @@ class ContextPlan:
     def all_regimes(self) -> list[RegimePlan]:
         """All regimes, the largest last."""
         return [*([self.together] if self.together else []), *self.regimes]
+
+    def scratch_bytes(self) -> int:
+        """Bytes of the kernels' scratch, which all graphs of the plan share."""
+        programs = [lower_plan(regime.plan) for regime in self.all_regimes]
+        return max(split.work_bytes for program in programs for split in program.splits)
 
     def without_growth(self) -> ContextPlan:
         """The plan with weights left in the file where repacked ones would take more memory; this

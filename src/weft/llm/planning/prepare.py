@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 from weft.backends.base import Backend, OnMachine
-from weft.backends.registry import device_list, device_name
+from weft.backends.registry import device_list
 from weft.compiler import keeps_activations, resolve_devices
 from weft.compiler.homes import first_with_own_memory
 from weft.errors import OutOfMemoryError, ScheduleError, warn
@@ -16,22 +17,16 @@ from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.memory import require_memory
 from weft.llm.model import Model
+from weft.llm.planning.context_options import context_options
 from weft.llm.planning.fit import ADVICE, fitted, limits, overfull, require
 from weft.llm.planning.offload import Homes
-from weft.llm.planning.options import (
-    DEVICE_OPTIONS,
-    PLAN_OPTIONS,
-    Placement,
-    PlanArguments,
-    context_options,
-    offload_rules,
-)
+from weft.llm.planning.options import DEVICE_OPTIONS, PLAN_OPTIONS, PlanArguments
+from weft.llm.planning.placement import Placement, read_placement
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.request import Request
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.llm.planning.stages import by_stages
 from weft.options import require_options
-from weft.schedule import Profile, load_profile
 from weft.schedule.cost import choose_homes
 from weft.schedule.machines import machine_of
 from weft.schedule.parts import Candidate
@@ -59,39 +54,9 @@ def prepare(
     require_options("a context", arguments, (*PLAN_OPTIONS, "n_ctx"), "help(weft.LLM)")
     saved = given_plan(arguments)
     options = context_options(model, n_ctx, arguments, saved)
-    profile = arguments.get("profile")
-    if profile is not None and not isinstance(profile, Profile):
-        profile = load_profile(profile)
-    placement = Placement(
-        arguments.get("n_gpu_layers"),
-        arguments.get("place") or {},
-        saved,
-        arguments.get("fit", False),
-        arguments.get("memory") or {},
-        arguments.get("policy", "ggml"),
-        profile,
-        arguments.get("offload_kv", True),
-        arguments.get("beside", ()),
-    )
-    devices = arguments.get("devices")
-    if devices is None:
-        devices = ("cpu",) if saved is None else saved.devices
-    devices = device_list(devices)
-    if arguments.get("machines"):
-        devices = _with_machines(devices, arguments)
-    backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
-    rules = offload_rules(arguments, saved, profile, backends)
-    names = {b.name for b in backends}
-
-    def own(name: str) -> str:
-        return name if name in names else device_name(name)
-
-    placement = replace(
-        placement,
-        op_offload=rules,
-        place={glob: own(to) for glob, to in placement.place.items()},
-        memory={own(name): size for name, size in placement.memory.items()},
-    )
+    placement = read_placement(arguments, saved)
+    backends = _backends(arguments, saved)
+    placement = placement.on(backends, arguments.get("op_offload"))
     if arguments.get("n_copies") is None:
         options = replace(options, n_copies=_copies_for(backends, placement, model))
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
@@ -100,18 +65,33 @@ def prepare(
     request = Request(model, options, backends, placement, arguments.get("rewrites"))
     plan = _planned(request, must_fit)
     plan.rooms = {need.memory: (n, limit) for need, n, limit in limits(request, plan)}
-    plan.beside, plan.profile = placement.beside, profile
+    plan.beside, plan.profile = placement.beside, placement.profile
     if saved is None and placement.policy == "ggml" and not placement.fit:
-
-        def again(n_ctx: int, sizes: PlanArguments) -> ContextPlan:
-            changed: PlanArguments = {**arguments, **sizes, "n_copies": options.n_copies}
-            other = context_options(model, n_ctx, changed)
-            names = arguments.get("rewrites")
-            request = Request(model, other, backends, placement, names, memory="bound")
-            return request.planned(request.homes(placement.n_gpu_layers))
-
-        plan.again = again
+        plan.again = partial(_with_sizes, request, arguments)
     return plan
+
+
+def _with_sizes(
+    request: Request, arguments: PlanArguments, n_ctx: int, sizes: PlanArguments
+) -> ContextPlan:
+    """The plan of `request`, whose caller gave `arguments`, with other sizes: `n_ctx` and the
+    options of `sizes`. Its tensors get no places in memory."""
+    changed: PlanArguments = {**arguments, **sizes, "n_copies": request.options.n_copies}
+    options = context_options(request.model, n_ctx, changed)
+    other = replace(request, options=options, memory="bound")
+    return other.planned(other.homes(other.placement.n_gpu_layers))
+
+
+def _backends(arguments: PlanArguments, saved: SavedPlan | None) -> list[Backend]:
+    """The backends of `machines` and then of `devices`, without which the plan file says them, or
+    there is the cpu alone."""
+    devices = arguments.get("devices")
+    if devices is None:
+        devices = ("cpu",) if saved is None else saved.devices
+    devices = device_list(devices)
+    if arguments.get("machines"):
+        devices = _with_machines(devices, arguments)
+    return _with_cpu(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
 
 
 def _with_machines(
@@ -125,7 +105,7 @@ def _with_machines(
     return [*group.devices(), *(d for d in devices if not isinstance(d, RemoteBackend))]
 
 
-def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
+def _with_cpu(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
     """The backends of a list of devices, with the cpu added if the last one is not a cpu."""
     # the options are for the cpu, which may not be among the devices; one is for GPUs, too
     has_cpu = any(isinstance(d, str) and d.partition(":")[0] == "cpu" for d in devices)

@@ -22,9 +22,10 @@ from weft.llm.cache.cells import block_cells
 from weft.llm.cache.kv_cache import KVCache, LentCache
 from weft.llm.model import Model
 from weft.llm.models.step import Together, together_sizes
+from weft.llm.planning.context_options import ContextOptions
 from weft.llm.planning.layers import devices_by_layer
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
-from weft.llm.planning.options import ContextOptions, Placement
+from weft.llm.planning.placement import Placement
 from weft.llm.planning.plan import ContextPlan, RegimePlan, bounds, plan_regimes
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.program import Layout
@@ -81,14 +82,14 @@ class Request:
         return Point(values, passes)
 
     def cost_of(self, max_tokens: int) -> CostOptions | None:
-        """The workload of one range of batch sizes; None: there is no profile."""
-        profile = self.placement.profile
-        if profile is None:
+        """The workload of one range of batch sizes; None: there is no profile. Its plan may need
+        too much memory, because `overfull` looks at the plans of all ranges together."""
+        if self.placement.profile is None:
             return None
+        point, what = self.point(max_tokens), f"batch of {max_tokens} tokens"
         if max_tokens == 1:
-            tokens = self.point(1, GENERATED)
-            return CostOptions(profile, (tokens,), f"{GENERATED} generated tokens")
-        return CostOptions(profile, (self.point(max_tokens),), f"batch of {max_tokens} tokens")
+            point, what = self.point(1, GENERATED), f"{GENERATED} generated tokens"
+        return CostOptions(self.placement.profile, (point,), what, must_fit=False)
 
     def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
         """Homes by number of layers and by glob; see `homes_by_layer`."""
@@ -170,7 +171,6 @@ class Request:
                 cost=cost,
                 rewrites=self.rewrites,
                 memory=self.memory,
-                must_fit=False,  # whoever asked looks at the memory of all plans together
             )
             self._predict(planned.schedule, max_tokens)
             return planned

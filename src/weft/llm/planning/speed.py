@@ -8,7 +8,7 @@ from weft.backends.base import UsesThreads
 from weft.backends.cpu.threads import ThreadOptions
 from weft.errors import ScheduleError, WeftError
 from weft.flags import FLAGS
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.stage_report import one_pass
 from weft.llm.tuned import machine_name, measured

@@ -10,15 +10,9 @@ from weft import graph as G
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.weights import Row, Weights, pair
 
 EPS = 1e-12
-
-
-def pair(name: str, *ne: int) -> Iterator[Row]:
-    """A matrix or a gain, and the bias that it may have."""
-    yield need(f"{name}.weight", *ne)
-    yield maybe(f"{name}.bias", ne[-1])
 
 
 def rows(at: str, n_embd: int, n_ff: int) -> Iterator[Row]:

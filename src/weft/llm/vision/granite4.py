@@ -21,7 +21,7 @@ from weft.llm.senses import qformer
 from weft.llm.vision import anyres, blocks
 from weft.llm.vision.config import Family, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.weights import Row, Weights, maybe, need, pair
 
 HEAD = 64
 """Width of a head of the queries."""
@@ -65,9 +65,9 @@ def rows(c: TowerConfig) -> Iterator[Row]:
         yield need(f"{at}.img_pos", c.n_embd, n_patches**2)
         yield need(f"{at}.query", c.n_embd, n_queries**2)
         for name in ("norm", "post_norm"):
-            yield from qformer.pair(f"{at}.{name}", c.n_embd)
+            yield from pair(f"{at}.{name}", c.n_embd)
         yield from qformer.rows(at, c.n_embd, c.n_projector)
-        yield from qformer.pair(f"{at}.linear", c.n_embd, c.n_out)
+        yield from pair(f"{at}.linear", c.n_embd, c.n_out)
 
 
 def side(c: TowerConfig) -> int:

@@ -28,7 +28,7 @@ from typing import Any
 
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.files import read_text
-from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.chat.template import CHATML, OWN_VARIABLES
 from weft.llm.hub import local_path
 from weft.llm.planning.options import LLM_OPTIONS

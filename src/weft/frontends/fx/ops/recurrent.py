@@ -64,7 +64,7 @@ def layers(b: Builder, call: Call) -> list[Value | None]:
         for direction in range(n_directions):
             i = len(ends)
             output, *last = layer_of(
-                b, cell, x, [_entry(s, i) for s in states], params[i * count : (i + 1) * count],
+                b, cell, x, [s.entry(i) for s in states], params[i * count : (i + 1) * count],
                 has_biases=bool(call.raw("has_biases")), reverse=direction == 1,
             )  # fmt: skip
             outputs.append(output)
@@ -80,10 +80,6 @@ def layers(b: Builder, call: Call) -> list[Value | None]:
             for k in range(len(states))
         ),
     ]
-
-
-def _entry(v: Value, i: int) -> Value:
-    return v.viewed(v.shape[1:], v.strides[1:], v.offset + i * v.strides[0])
 
 
 def layer_of(

@@ -68,13 +68,8 @@ def state_of_scan(b: Builder, call: Call) -> Value | None:
             return None
         states = _states(b, call, loop)
         for i, node in enumerate(loop.states):
-            b.loop_states[node] = _number(states, i)
+            b.loop_states[node] = states.entry(i)
     return b.loop_states[call.node]
-
-
-def _number(v: Value, i: Size) -> Value:
-    """Slice number `i` along the first dimension."""
-    return v.viewed(v.shape[1:], v.strides[1:], v.offset + i * v.strides[0])
 
 
 @rewrite("scan", aten.stack.default)
@@ -394,7 +389,7 @@ def _linear(
     """The stack, positions first, and the last state, by LINEAR_SCAN."""
     moved = _states(b, call, loop)
     steps, *shape = moved.shape
-    last = _number(moved, steps - 1)
+    last = moved.entry(steps - 1)
     if columns is None:
         return moved, last
     batch, rows, lanes = shape
