@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,19 @@ def pytest_configure(config: pytest.Config) -> None:
     use_profile(config.getoption("profile") or ("nightly" if part == "properties" else "ci"))
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Objects of collected tests stay until the end: the garbage collector, which would look at
+    all of them again and again, leaves them out."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _part(item: pytest.Item) -> str | None:
