@@ -71,11 +71,12 @@ bench: $(VENV)/installed
 # ---- setting up ----
 # The package is installed editable; the native module is rebuilt when its sources change.
 # In two stages: what running needs (`make demo`), with kernels for this processor alone; then the
-# tools of development, every kernel target and the native tests, in the same venv and build folder.
+# tools of development, every kernel target (those that nothing here can run without optimization:
+# that compiles in a sixteenth of the time) and the native tests, in the same venv and build folder.
 PIP     = $(BIN)/python -m pip -q --disable-pip-version-check install
 INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
           -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER)
-EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C cmake.define.WEFT_TARGETS=all
+EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C cmake.define.WEFT_TARGETS=all -C cmake.define.WEFT_QUICK=ON
 
 $(VENV)/build-tools: pyproject.toml
 	@test -e $@ || echo "setting up $(VENV) with the tools of a build (downloads 50 MB)"
@@ -185,7 +186,7 @@ wheels: $(VENV)/build-tools
 # A second, incremental build whose module lands in src/weft; where the package is installed, its
 # module becomes a link to that one, until sources change and it is installed again.
 native: $(VENV)/build-tools
-	$(CMAKE) -S . -B $(BUILD) -DWEFT_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python \
+	$(CMAKE) -S . -B $(BUILD) -DWEFT_TESTS=ON -DWEFT_QUICK=ON -DPython_EXECUTABLE=$(BIN)/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/src/weft > /dev/null
 	$(BIN)/cmake --build $(BUILD)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +45,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C reaches tests that raise it, also where a shell started them in the background, which
-    ignores it. Libraries that tests use take one thread each, as two workers share two cores."""
+    ignores it. Libraries that tests use take one thread each, as two workers share two cores.
+    Lavapipe, which compiles a pipeline longer than a test runs it, leaves out optimizations."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     config.addinivalue_line("markers", "part(name): runs in `make test-all PART=name` only")
     part = config.getoption("part")
+    if part is None:  # parts run what users' kernels are; Mesa keeps both kinds apart on disk
+        os.environ.setdefault("GALLIVM_PERF", "nopt")
     use_profile(config.getoption("profile") or ("nightly" if part == "properties" else "ci"))
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Objects of collected tests stay until the end: the garbage collector, which would look at
+    all of them again and again, leaves them out."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _part(item: pytest.Item) -> str | None:

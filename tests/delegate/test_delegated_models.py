@@ -7,6 +7,7 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
+programs = pytest.mark.part("programs")
 
 
 class Cnn(nn.Module):
@@ -96,6 +97,7 @@ def test_a_cnn_on_channels_last(lower, same):
     same(lowered.method(), module, x)
 
 
+@programs  # test_a_transformer_block_of_any_length has its ops
 def test_a_transformer_block(lower, same):
     module = Block().eval()
     x = torch.randn(1, 12, 64)
@@ -116,6 +118,7 @@ def test_a_transformer_block_of_any_length(lower, same):
         method.execute([torch.randn(1, 41, 64)])
 
 
+@programs  # a part of test_prefill_and_decode_share_weights_and_cache
 def test_a_static_cache(lower, same):
     module = Cached().eval()
     inputs = (torch.randn(1, 1, 64), torch.tensor([0]))

@@ -18,6 +18,7 @@ from tests.fuzz import (
     templates,
     wheels,
 )
+from tests.shares import share
 
 DRIVERS = {
     "adapters": (adapters.run, 25),
@@ -36,7 +37,7 @@ DRIVERS = {
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", share("faults", (0, 1), (0,)))
 def test_nothing_but_results_and_weft_errors(name: str, seed: int) -> None:
     run, n = DRIVERS[name]
     run(seed, n)

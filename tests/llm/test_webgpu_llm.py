@@ -13,6 +13,7 @@ import weft
 from tests.backends.opencl_device import opencl
 from tests.backends.webgpu_device import webgpu
 from tests.llm.tiny import write_wide_model
+from tests.shares import share
 from weft.backends import make_backend
 from weft.backends.webgpu import WebGPUBackend
 from weft.llm import Context, Model
@@ -24,6 +25,7 @@ TOKENS = np.array([1, 262, 263, 264, 265, 266, 267])
 RTOL, ATOL = 1e-4, 2e-5
 """float32 sums in another order."""
 LONG = pytest.mark.part("devices")
+LAYERS = range(8)
 CACHES = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
@@ -51,14 +53,33 @@ def text(model: Path, **options: Any) -> str:
         return llm.generate(PROMPT, max_tokens=24, temperature=0)
 
 
-def test_every_layer_count(device: WebGPUBackend) -> None:
-    """The demo's text is the cpu's, whatever number of layers is on the device: by default, where
-    both round activations to the same bytes, and where neither rounds them."""
-    n_layer = Model.open(DEMO).config.n_layer
-    for each, options in ((device, {"activations": "f32"}), (webgpu(), {})):
-        want = text(DEMO, **options)
-        for n in range(n_layer + 2):
-            assert text(DEMO, devices=[each, "cpu"], n_gpu_layers=n, **options) == want, n
+@pytest.fixture(scope="module")
+def by_default() -> WebGPUBackend:
+    return webgpu()
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """The cpu's text by default, and with activations as they are."""
+    return {"native": text(DEMO), "f32": text(DEMO, activations="f32")}
+
+
+def test_layer_counts_are_those_of_the_demo() -> None:
+    assert Model.open(DEMO).config.n_layer + 1 == max(LAYERS)
+
+
+@pytest.mark.parametrize("n", share("devices", LAYERS, (3, 7)))
+def test_every_layer_count(by_default: WebGPUBackend, texts: dict[str, str], n: int) -> None:
+    """The demo's text is the cpu's, whatever number of layers is on the device: both round
+    activations to the same bytes."""
+    assert text(DEMO, devices=[by_default, "cpu"], n_gpu_layers=n) == texts["native"]
+
+
+@pytest.mark.parametrize("n", share("devices", LAYERS, ()))
+def test_every_layer_count_of_floats(device: WebGPUBackend, texts: dict[str, str], n: int) -> None:
+    """So it is where neither rounds activations."""
+    options = {"devices": [device, "cpu"], "n_gpu_layers": n, "activations": "f32"}
+    assert text(DEMO, **options) == texts["f32"]
 
 
 def rows(ctx: Context) -> np.ndarray:
@@ -78,6 +99,7 @@ def test_three_devices_at_random(wide: Model, device: WebGPUBackend, seed: int) 
     np.testing.assert_allclose(got, rows(context(wide)), rtol=RTOL, atol=ATOL)
 
 
+@LONG
 def test_ubatches_in_flight_over_two_devices(wide: Model, device: WebGPUBackend) -> None:
     """Two copies of what crosses devices: the rows of ubatches one by one."""
     tokens = np.random.default_rng(3).integers(3, 270, 40)

@@ -32,7 +32,13 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     one.close()
 
 
-@pytest.mark.parametrize("args", [{}, {"devices": ["reference", "cpu"], "n_gpu_layers": 2}])
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param({}, marks=pytest.mark.part("pages")),
+        {"devices": ["reference", "cpu"], "n_gpu_layers": 2},
+    ],
+)
 def test_lower_bounds_are_those_of_planning(page: Any, args: dict[str, Any]) -> None:
     model = Model.open(DEMO)
     data = slider_data(prepare(model, n_ctx=128, **args))

@@ -16,6 +16,7 @@ from tests.cli.in_process import weft
 from tests.real.adapter import write_random_adapter
 from tests.real.models import CHAT, TEXT, TEXTS, exact, log_probs, opened, tensors_hash
 from tests.serve.server import Server
+from tests.shares import share
 from weft.llm import LLM
 
 pytestmark = pytest.mark.xdist_group("real")  # one worker makes the file in f32
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.xdist_group("real")  # one worker makes the file in f32
 ROWS = (15, 31, 47, 63)
 STEP = 997
 N_CTX = 256
+KINDS = ("Q4_0", "Q5_0", "Q8_0", "Q4_K_M", "Q6_K", "IQ4_NL")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,7 @@ def test_logits_are_those_of_both(floats: LLM, llama: Any, torch_said: Any) -> N
             np.testing.assert_allclose(logits[at][::STEP], row["some"], atol=2e-4, rtol=0)
 
 
+@pytest.mark.part("models")
 def test_probabilities_and_divergence(
     floats: LLM, smollm: Path, llama: Any, torch_said: Any
 ) -> None:
@@ -121,7 +124,7 @@ def nll_of(llm: LLM) -> np.ndarray:
     return -rows[np.arange(len(rows)), next_ids(ids)]
 
 
-@pytest.mark.parametrize("cache", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("cache", share("models", ("q8_0", "q4_0"), ("q4_0",)))
 def test_what_quantized_caches_lose(
     smollm: Path, llama: Any, nll_f16: np.ndarray, cache: str
 ) -> None:
@@ -256,10 +259,7 @@ def test_an_adapter_in_the_weights(f32: Path, tmp_path: Path, llama: Any) -> Non
     merged.unlink()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["Q4_0", "Q5_0", "Q8_0", "Q4_K_M", "Q6_K", "IQ4_NL"],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", share("models", KINDS, ("Q4_K_M", "IQ4_NL")))
 def test_quantized_files(f32: Path, tmp_path: Path, llama: Any, kind: str) -> None:
     path = tmp_path / f"{kind}.gguf"
     done = weft("quantize", f32, path, kind)

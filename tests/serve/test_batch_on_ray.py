@@ -1,4 +1,4 @@
-"""`weft batch --ray` on three nodes: a thousand rows with an actor and the command killed."""
+"""`weft batch --ray` on three nodes: rows with an actor and the command killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 ACTOR = "ray::BatchActor"
-N = 1000
+N = 400
 
 
 def begun(nodes: Nodes, source: Path, out: Path, *options: Any) -> subprocess.Popen[str]:

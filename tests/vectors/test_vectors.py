@@ -194,7 +194,7 @@ def test_models_on_webgpu(vectors: Path, folder: str) -> None:
 
 
 PLACED = [
-    ("llama_wide-Q4_K_M", "", 1),
+    pytest.param("llama_wide-Q4_K_M", "", 1, marks=on_devices),
     ("llama_wide-Q4_K_M", ",opencl", 2),
     *(pytest.param("*", beside, n, marks=on_devices) for beside in ("", ",opencl") for n in (3, 4)),
 ]
