@@ -95,8 +95,10 @@ def clang() -> str:
     pytest.skip("no clang that reads OpenCL (Debian: clang)")
 
 
-def _errors(compiler: str, source: str, defines: tuple[str, ...]) -> str:
-    command = [compiler, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header"]
+def _errors(
+    compiler: str, source: str, defines: tuple[str, ...], standard: str = "CL1.2"
+) -> str:
+    command = [compiler, "-x", "cl", f"-cl-std={standard}", "-Xclang", "-finclude-default-header"]
     command += ["-target", "spir64", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function"]
     command += [*(f"-D{d}" for d in defines), "-"]
     process = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
@@ -120,6 +122,23 @@ def test_every_format_compiles(features: str) -> None:
         assert not _errors(clang(), source, defines), t
     planes = (*FEATURES[features], "PLANES", "W=q4_0_planes", *(f"USE_{t}_planes" for t in PLANES))
     assert not _errors(clang(), assembly.source_of("copy.cl"), planes)
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in FILES if "ITEM" in assembly.source_of(f).split(f'"{f}"')[1]]
+)
+def test_files_with_subgroups_compile(file: str) -> None:
+    """PoCL has none, so nothing else compiles those lines for OpenCL."""
+    defines = (*VARIANTS.get(file, ((),))[0], "SUBGROUPS")
+    source = assembly.tables(defines) + assembly.source_of(file)
+    assert not _errors(clang(), source, defines, "CL3.0")
+
+
+@pytest.mark.parametrize("features", [("subgroups",), ("subgroups", "shuffles")])
+def test_who_has_subgroups(features: tuple[str, ...]) -> None:
+    """A device whose items exchange numbers of any other item; programs belong to OpenCL C 3.0."""
+    device = replace(opencl().device, features=features)
+    assert device.has_subgroups == ("shuffles" in features)
 
 
 def test_the_check_finds_errors() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.backends.webgpu_device import webgpu
 from weft.backends.kernels.assembly import source_of
+from weft.backends.kernels.launch import Local
 from weft.backends.webgpu.driver import Driver
 
 pytest.importorskip("pycparser")
@@ -64,6 +65,24 @@ def test_what_is_not_known_is_refused_with_its_place(body: str, said: str) -> No
     source = f'#line 1 "one.cl"\n__kernel void f(bytes_t a, bytes_t b, int n) {{ {body} }}'
     with pytest.raises(TranslationError, match=said):
         translate(COMMON + source, (), "f", (8,), 0)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_numbers_of_64_bits_made_of_what_is_in_their_place(wide: bool) -> None:
+    """Both words of a result are those of the value that was there before."""
+    driver = webgpu().driver
+    if wide and not driver.device.has_wide:
+        pytest.skip("the device has no integers of 64 bits")
+    source = """__kernel void f(__global long* x, LOCAL(long) tmp) {
+      const int l = get_local_id(0);
+      tmp[l] = -5;
+      tmp[l] = tmp[l] + tmp[l] + 20;
+      x[2 * l] = tmp[l];
+      x[2 * l] = x[2 * l] - 11;
+      x[2 * l + 1] = l;
+    }"""
+    out = run(driver, source, 4, Local(32), wide=wide).view(np.int64)
+    assert out.tolist() == [-1, 0, -1, 1, -1, 2, -1, 3]
 
 
 def run(driver: Driver, source: str, n: int, *args: Any, wide: bool = False) -> np.ndarray:

@@ -70,7 +70,8 @@ def _by_lanes(call: Call, columns: int) -> tuple[tuple[str, ...], Local, int, tu
     """Defines, memory, groups along rows, and the group, for the columns of a lane."""
     lanes, rows = call.limits.lanes, 2 if columns <= 2 else 1
     items = lanes * call.limits.rows
-    defines = (f"LANES={lanes}", f"COLS={columns}", f"ROWS={rows}")
+    shared = call.over_items if lanes > 1 else ()
+    defines = (f"LANES={lanes}", f"COLS={columns}", f"ROWS={rows}", *shared)
     groups = -(-call.dst.ne[0] // (rows * call.limits.rows))
     return defines, Local(4 * items * rows * columns), groups, (items, 1, 1)
 

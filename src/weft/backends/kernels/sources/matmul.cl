@@ -28,26 +28,10 @@ static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, l
 }
 #endif
 
-/* The sum of x over the LANES neighbouring items that share a row. */
-static inline float over_lanes(float x, __local float* tmp) {
-#if LANES > 1
-  const int l = get_local_id(0);
-  tmp[l] = x;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int s = LANES / 2; s > 0; s /= 2) {
-    if (l % LANES < s) tmp[l] += tmp[l + s];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  x = tmp[l - l % LANES];
-  barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-  return x;
-}
-
 /* LANES items compute COLS columns of a row; grid (rows * LANES, columns / COLS, ne2 * ne3). */
 __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
                       __global uchar* pd, tensor_t d, int has_bias, LOCAL(float) tmp) {
-  const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
+  const int lane = ITEM % LANES, row = ITEM_OF_GRID / LANES;
   const int first = get_global_id(1) * COLS;
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
   weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
@@ -71,7 +55,7 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
     float sum = TOTAL(acc[c]);
     if (w.ne[0] % 32)
       sum += rest(wr, w.type, w.nb[0], xc[c], x.type, x.nb[0], w.ne[0], lane, LANES);
-    sum = over_lanes(sum, tmp);
+    sum = sum_over(sum, LANES, tmp);
     if (lane == 0 && row < d.ne[0] && first + c < d.ne[1]) {
       if (has_bias) sum += load(pb + bias.at + row * bias.nb[0], bias.type);
       store(pd + at4(&d, row, first + c, i2, i3), d.type, sum);
@@ -84,7 +68,7 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
 __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi, tensor_t ids,
                       __global uchar* pd, tensor_t d, int of_w, int n_experts, __global int* fault,
                       int step, LOCAL(float) tmp) {
-  const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
+  const int lane = ITEM % LANES, row = ITEM_OF_GRID / LANES;
   const int slot = get_global_id(1), token = get_global_id(2);
   const long expert =
       checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, n_experts, fault, step) - of_w;
@@ -100,7 +84,7 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
   }
   float sum = TOTAL(acc);
   if (n % 32) sum += rest(wr, w.type, w.nb[0], xc, x.type, x.nb[0], n, lane, LANES);
-  sum = over_lanes(sum, tmp);
+  sum = sum_over(sum, LANES, tmp);
   if (lane == 0 && row < d.ne[0] && is_here)
     store(pd + at4(&d, row, slot, token, 0), d.type, sum);
 }

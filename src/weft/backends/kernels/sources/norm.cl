@@ -1,7 +1,7 @@
 /* Normalization. A group computes one row; grid (group, ne1, ne2 * ne3). */
 
 #define ROW                                                                   \
-  const int l = get_local_id(0), n_items = get_local_size(0);                 \
+  const int l = ITEM, n_items = get_local_size(0);                            \
   const int i1 = get_global_id(1);                                            \
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2]; \
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
@@ -58,7 +58,7 @@ __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t
 /* A group of items computes a group of `size` channels of a batch; grid (group, groups, ne3). */
 __kernel void group_norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int size,
                          float eps, LOCAL(float) tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0), i3 = get_global_id(2);
+  const int l = ITEM, n_items = get_local_size(0), i3 = get_global_id(2);
   const int first = get_global_id(1) * size, last = min(first + size, s.ne[2]);
   const int n_rows = s.ne[1] * (last - first);
   const float n = (float)s.ne[0] * n_rows;

@@ -170,11 +170,14 @@ def store(module: Source, pointer: Pointer, at: str, value: Value) -> list[str]:
     if size == 4:
         return [f"{b}_put(({at}) >> 2u, {bits});"]
     if size == 8:
+        # the value is computed once: it may be made of what is in this place
         if to.base.startswith("narrow_"):
-            low, high = bits, f"bitcast<u32>({value.code} >> 31u)" if to.is_signed else "0u"
+            low = "v" if to.kind == "u32" else "bitcast<u32>(v)"
+            high = "bitcast<u32>(v >> 31u)" if to.is_signed else "0u"
         else:
-            low, high = f"u32(u64({value.code}))", f"u32(u64({value.code}) >> 32u)"
-        return [f"{b}_put(({at}) >> 2u, {low});", f"{b}_put((({at}) >> 2u) + 1, {high});"]
+            low, high = "u32(u64(v))", "u32(u64(v) >> 32u)"
+        given = f"let w = ({at}) >> 2u; let v = {value.code};"
+        return [f"{{ {given} {b}_put(w, {low}); {b}_put(w + 1, {high}); }}"]
     module.bytewise.add(b)
     if to.base == "half":
         bits = f"pack2x16float(vec2<f32>({value.code}, 0.0))"
