@@ -25,6 +25,7 @@ _HEADERS = {
     "tensor.cl": ("place.h", "moves.h", "whole.h"),
     "map.cl": ("place.h", "functions.h", "whole.h"),
     "tensor_reduce.cl": ("place.h", "whole.h"),
+    "sort.cl": ("whole.h",),
     "gather.cl": ("place.h", "moves.h", "whole.h"),
     "recurrent.cl": ("place.h",),
     "hyper.cl": ("place.h", "formats.h", "codebooks.h"),

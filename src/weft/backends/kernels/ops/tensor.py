@@ -125,10 +125,3 @@ def _search_sorted(call: Call) -> list[Launch]:
 def _cdist(call: Call) -> list[Launch]:
     a, b, d = call.view(0), call.view(1), call.dst
     return [Launch(_FILE, (), "cdist", (a, b, d, f32(call.params.p)), *call.elements(d))]
-
-
-@family("SORT_INDICES", refuse=Numbers(0, index=True))
-def _sort_indices(call: Call) -> list[Launch]:
-    s, d, p = call.view(0), call.dst, call.params
-    args = (s, d, i32(p.axis), i32(p.descending))
-    return [Launch(_FILE, (), "sort_indices", args, *call.elements(s))]

@@ -253,30 +253,3 @@ __kernel void cdist(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uch
     sum = pow(sum, 1.0f / p);
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
 }
-
-/* what an element sorts by; with `last`, a NaN is the last also when descending */
-static inline long in_turn(bytes_t p, int type, int descending, int last) {
-  const long x = in_order(p, type);
-  return !descending ? x : last && x == LONG_MAX ? LONG_MAX : ~x;
-}
-
-/* the place of each element in the order along an axis is the number of those before it; equals
-   keep theirs. A NaN is the largest; where indices are i32, it is the last. Grid over the source;
-   what lies behind the result's size is not written. */
-__kernel void sort_indices(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int axis,
-                           int descending) {
-  const int i0 = get_global_id(0), i1 = get_global_id(1);
-  const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
-  if (i0 >= s.ne[0]) return;
-  const int mine = axis == 0 ? i0 : axis == 1 ? i1 : axis == 2 ? i2 : i3;
-  bytes_t line = ps + at4(&s, i0, i1, i2, i3) - mine * s.nb[axis];
-  const int nan_last = d.type == I32 && !is_whole(s.type);
-  const long x = in_turn(line + mine * s.nb[axis], s.type, descending, nan_last);
-  int place = 0;
-  for (int i = 0; i < s.ne[axis]; i++) {
-    long y = in_turn(line + i * s.nb[axis], s.type, descending, nan_last);
-    place += y < x || (y == x && i < mine);
-  }
-  if (place >= d.ne[axis]) return;
-  store_whole(pd + at4(&d, i0, i1, i2, i3) + (place - mine) * d.nb[axis], d.type, mine);
-}
