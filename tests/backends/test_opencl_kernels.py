@@ -72,7 +72,10 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         (f"CODES_{t}", "LANES=32", "COLS=2", "ROWS=2", *more)
         for t, more in zip(CODES, cycle(((), ("ADDED",))))
     ),
-    "gemm.cl": tuple((f"CODES_{t}", "TILE=64", "STEP=2") for t in CODES),
+    "gemm.cl": tuple(
+        (f"CODES_{t}", "TILE=64", "STEP=2", *more)
+        for t, more in zip(CODES, cycle(((), ("EXPERTS",))))
+    ),
     "copy.cl": tuple(
         (f"W={t}", f"USE_{t}", f"PUT={t}", f"PUT_{t}")
         for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
@@ -95,9 +98,7 @@ def clang() -> str:
     pytest.skip("no clang that reads OpenCL (Debian: clang)")
 
 
-def _errors(
-    compiler: str, source: str, defines: tuple[str, ...], standard: str = "CL1.2"
-) -> str:
+def _errors(compiler: str, source: str, defines: tuple[str, ...], standard: str = "CL1.2") -> str:
     command = [compiler, "-x", "cl", f"-cl-std={standard}", "-Xclang", "-finclude-default-header"]
     command += ["-target", "spir64", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function"]
     command += [*(f"-D{d}" for d in defines), "-"]
