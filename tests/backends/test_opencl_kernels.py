@@ -80,6 +80,9 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         (f"W={t}", f"USE_{t}", f"PUT={t}", f"PUT_{t}")
         for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
     ),
+    "quantize.cl": (("TO_q8_0",), ("TO_q8_1", "ALL_F32"), ("TO_q8_K",)),
+    "norm.cl": ((), ("TO_q8_0", "ALL_F32"), ("TO_q8_K",)),
+    "glu.cl": ((), ("TO_q8_1",)),
     "outer.cl": ((), ("W=q6_K", "USE_q6_K")),
     "planes.cl": (("F=q6_K",),),
     "hyper.cl": (("K=f16", "USE_f16"),),

@@ -13,7 +13,9 @@ from weft.quants import grid
 _HEADERS = {
     "binary.cl": ("place.h",),
     "unary.cl": ("place.h", "functions.h"),
-    "glu.cl": ("place.h", "functions.h", "glu.h"),
+    "glu.cl": ("place.h", "functions.h", "glu.h", "activations.h"),
+    "norm.cl": ("activations.h",),
+    "quantize.cl": ("activations.h",),
     "matmul.cl": ("formats.h", "codebooks.h", "planes.h"),
     "gemv.cl": ("formats.h", "planes.h", "bytes.h"),
     "gemm.cl": ("formats.h", "planes.h", "bytes.h"),

@@ -196,8 +196,9 @@ class Call(NamedTuple):
     src: tuple[View | None, ...]
     params: Any
     limits: Limits
-    feeds: bool = False
-    """A product may read the result, in the form that `Launch.makes` is about."""
+    feeds: DType | None = None
+    """The type of the weights of the next product that reads the result, in the form that
+    `Launch.makes` is about; None where there is none."""
 
     def view(self, i: int) -> View:
         """Source `i`, which must be present."""

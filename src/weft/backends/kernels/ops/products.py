@@ -9,13 +9,12 @@ does it depend on how many columns there are. Other weights are left to `matmul`
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from weft.backends.kernels.launch import Call, Launch, Limits, Local, Scratch, Slot, View, i32
-from weft.backends.kernels.ops.bytes import form_of, place_of, read_bytes, same
+from weft.backends.kernels.ops.bytes import read_bytes, same
+from weft.backends.kernels.ops.feeding import glu, norm_scale, quantized
 from weft.backends.kernels.ops.table import NO_OWN, OwnKernels
-from weft.dtype import DType
 from weft.errors import DeviceError
 
 _LEVELS = ("iq4_nl", "iq4_xs", "mxfp4")
@@ -57,16 +56,6 @@ def _tile_bytes(tile: int) -> int:
     return 4 * _WORDS * tile * _step(tile)
 
 
-def _quantized(call: Call, x: View, weights: DType) -> tuple[Launch, Scratch]:
-    """The launch that makes bytes of activations for such weights, and where they are."""
-    form = form_of(weights)
-    to, items = place_of(x, form), call.limits.element_items
-    args = (x, to, Local(4 * items))
-    grid = (-(-8 * (prod(x.ne) // 32) // items),)
-    defines = (f"TO_{form}", *call.all_f32(x))
-    return Launch("quantize.cl", defines, "quantize", args, grid, (items,), x, True), to
-
-
 def _of_weights(w: View) -> tuple[tuple[str, ...], tuple[Local, ...]]:
     """The defines for a format, and the memory of its table."""
     levels = (Local(4 * 256),) if w.dtype.name in _LEVELS else ()
@@ -88,7 +77,7 @@ def _mul_mat(call: Call) -> list[Launch] | None:
     w, x, d, bias = call.view(0), call.view(1), call.dst, call.optional(2)
     if not read_bytes(w.dtype, w.layout) or call.params is not None:
         return None
-    quantize, codes = _quantized(call, x, w.dtype)
+    quantize, codes = quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     args: tuple[Any, ...] = (w, codes, x.packed, bias or x, d, i32(bias is not None))
     if d.ne[1] > call.limits.few:
@@ -121,7 +110,7 @@ def _mul_mat_id(call: Call) -> list[Launch] | None:
     w, x, ids, d = call.view(0), call.view(1), call.view(2), call.dst
     if not read_bytes(w.dtype, w.layout):
         return None
-    quantize, codes = _quantized(call, x, w.dtype)
+    quantize, codes = quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     if d.ne[2] > call.limits.few and 4 * w.ne[2] <= call.limits.local_bytes:
         return [quantize, *_experts_by_tiles(call, codes, defines, levels)]
@@ -173,7 +162,9 @@ def _mul_mat_add(call: Call, add: Call) -> list[Launch] | None:
 
 
 PRODUCTS = OwnKernels(
-    {"MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat_id}, {("MUL_MAT", "ADD"): _mul_mat_add}, read_bytes
+    {"MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat_id, "NORM_SCALE": norm_scale, "GLU": glu},
+    {("MUL_MAT", "ADD"): _mul_mat_add},
+    read_bytes,
 )
 
 
