@@ -56,7 +56,17 @@ _TILED = ("LANES=1", "COLS=1", "TILE=64")
 VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "matmul.cl": (
         ("W=q4_K", "X=f16", "USE_q4_K", "USE_f16", "LANES=32", "COLS=4", "TILE=64"),
-        ("W=f16", "X=f32", "USE_f16", "USE_f32", "LANES=1", "COLS=1", "WIDE"),
+        (
+            "W=f16",
+            "X=f32",
+            "USE_f16",
+            "USE_f32",
+            "LANES=1",
+            "COLS=1",
+            "WIDE",
+            "W_ALIGNED",
+            "X_ALIGNED",
+        ),
         ("W=q6_K_planes", "X=f32", "PLANES", "USE_q6_K_planes", "USE_f32", "LANES=8", "COLS=1"),
         ("W=q4_0_planes", "X=f16", "PLANES", "USE_q4_0_planes", "USE_f16", *_TILED),
     ),

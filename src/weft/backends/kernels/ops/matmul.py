@@ -56,7 +56,13 @@ def _mul_mat_rule(node: Tensor) -> str | None:
 
 def _formats(call: Call, w: View, x: View, *more: str) -> tuple[str, ...]:
     wide = ("WIDE",) if call.limits.wide else ()
-    return (*used(W=w, X=x), *wide, *more)
+    aligned = [f"{role}_ALIGNED" for role, view in (("W", w), ("X", x)) if _by_sixteen(view)]
+    return (*used(W=w, X=x), *aligned, *wide, *more)
+
+
+def _by_sixteen(view: View) -> bool:
+    """Whether rows of floats begin at multiples of 16 bytes."""
+    return view.dtype.name in FLOATS and not any(n % 16 for n in (view.at, *view.nb[1:]))
 
 
 def _by_lanes(call: Call, columns: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-/* Weights in planes by many columns of activations as bytes (quantize.cl). Built for the format of
+/* Weights in planes by many columns of activations as bytes (activations.h). Built for the format of
    the weights, and for tiles of TILE rows and columns.
 
    A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them, TILE / 4 rows

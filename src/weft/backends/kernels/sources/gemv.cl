@@ -1,4 +1,4 @@
-/* Weights in planes by a few columns of activations as bytes (quantize.cl). Built for the format of
+/* Weights in planes by a few columns of activations as bytes (activations.h). Built for the format of
    the weights, for the LANES items that share ROWS rows, and for COLS columns.
 
    A lane loads whole units: neighbouring lanes read neighbouring words of 16 bytes. Lane l adds units

@@ -140,6 +140,9 @@ def _load(own: Values, offset: Value, pointer: Value, base: str, n: int) -> Valu
         raise TranslationError(f"a vector is read from {pointer.type}")
     if base == "half" and n > 1:
         b = pointer.type.at
+        if b in own.module.quads:
+            halves = own.moved(own.pointed(pointer, Number(base, n)), at)
+            return Value(own.loaded(halves).code, Number("float", n))
         name = f"{b}_{n}h"
         pairs = [f"unpack2x16float({b}_word(at + {4 * i}))" for i in range(n // 2)]
         fours = [f"vec4<f32>({pairs[i]}, {pairs[i + 1]})" for i in range(0, n // 2, 2)]
