@@ -235,7 +235,7 @@ class Call(NamedTuple):
 
     @property
     def row_sums(self) -> Local:
-        """A float for each item of a row's group."""
+        """A float, or an int, for each item of a row's group."""
         return Local(4 * self.limits.row_items)
 
 

@@ -48,7 +48,7 @@ def norm_scale(call: Call) -> list[Launch] | None:
     if form is None or call.limits.row_items % (span_of(form) // 4):
         return None  # a block is made by items of one group
     plain = _plain(call)
-    args = (*plain.args, place_of(call.dst, form))
+    args = (*plain.args, place_of(call.dst, form), call.row_sums)
     return [plain._replace(defines=(*plain.defines, f"TO_{form}"), args=args, makes=call.dst)]
 
 

@@ -34,7 +34,7 @@ __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t
                          bytes_t pa, tensor_t a, __global uchar* pd, tensor_t d, int kind,
                          int has_bias, int has_addend, float eps, LOCAL(float) tmp
 #ifdef TO_BYTES
-                         , __global uchar* to
+                         , __global uchar* to, LOCAL(uint) codes
 #endif
 ) {
   ROW bytes_t add = pa + at4(&a, 0, i1, i2, i3);
@@ -65,7 +65,7 @@ __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t
       if (at < s.ne[0]) store(out + i * d.nb[0], d.type, v[e]);
     }
     put_bytes(make_float4(v[0], v[1], v[2], v[3]), first_span + i0 / SPAN,
-              spans * s.ne[1] * s.ne[2] * s.ne[3], at < s.ne[0], l, to, (__local uint*)&tmp[0]);
+              spans * s.ne[1] * s.ne[2] * s.ne[3], at < s.ne[0], l, to, codes);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 #else

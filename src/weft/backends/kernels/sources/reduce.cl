@@ -4,11 +4,11 @@ OVER_ITEMS(last_over, int, max)
 
 /* The index of the last of the largest elements, or of all where they are NaNs. A group computes
    one row; grid (group, ne1, ne2 * ne3). */
-__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, LOCAL(float) tmp) {
+__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, LOCAL(float) tmp,
+                     LOCAL(int) places) {
   const int l = ITEM, n_items = get_local_size(0);
   const int i1 = get_global_id(1), plane = get_global_id(2);
   bytes_t from = ps + at4(&s, 0, i1, plane % s.ne[2], plane / s.ne[2]);
-  __local int* places = (__local int*)&tmp[0];
   float best = -INFINITY;
   int at = -1; /* no number yet */
   for (int i = l; i < s.ne[0]; i += n_items) {
