@@ -11,8 +11,8 @@ from weft.graph.rewrite.general import GENERAL
 from weft.graph.tensor import Tensor
 
 _LEFT_OUT = {
-    "QUANTIZE": "products read activations as they are, no blocks are made of them",
-    "GLU_QUANTIZE": "products read activations as they are, no blocks are made of them",
+    "QUANTIZE": "products make bytes of activations, or read them as they are",
+    "GLU_QUANTIZE": "products make bytes of activations, or read them as they are",
 }
 """Ops without kernels, and the device's way to do without them."""
 

@@ -32,7 +32,7 @@ def translate(
 
 
 _SUBGROUPS = ("subgroup_id", "subgroup_invocation_id", "subgroup_size", "num_subgroups")
-"""What a kernel that uses subgroups is told, in groups of one dimension."""
+"""The built-in values that a kernel with subgroups takes; its groups have one dimension."""
 
 
 class Translation(Source):
