@@ -19,6 +19,7 @@ from weft.backends.cuda.ops.bytes import quantized
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.launch import Launch, Scratch, View
 from weft.compiler import compile
+from weft.dtype import find_dtype
 from weft.execute import Session
 from weft.graph.ops import GluOp, GluParams, NormScaleParams, RopeMode
 
@@ -47,7 +48,9 @@ def test_norms_leave_bytes(n: int, rows: int, centred: bool) -> None:
     more = (put(bias), put(addend)) if centred else ()
     src = (put(x), put(weight), *more)
     assert OWN["NORM_SCALE"](call("NORM_SCALE", d, *src, params=p)) is None  # nobody reads bytes
-    (launch,) = OWN["NORM_SCALE"](call("NORM_SCALE", d, *src, params=p)._replace(feeds=True))
+    (launch,) = OWN["NORM_SCALE"](
+        call("NORM_SCALE", d, *src, params=p)._replace(feeds=find_dtype("q4_0"))
+    )
     got = _bytes_of(launch)
     value = (x + addend if centred else x).astype(np.float64)
     if centred:
@@ -65,7 +68,7 @@ def test_gates_leave_bytes(op: GluOp, halves: bool) -> None:
     both = np.concatenate([x, gate], 1)
     p, d = GluParams(op, alpha=1.7, limit=1.5), _zeros(96, 5)
     src = (put(both),) if halves else (put(x), put(gate))
-    (launch,) = OWN["GLU"](call("GLU", d, *src, params=p)._replace(feeds=True))
+    (launch,) = OWN["GLU"](call("GLU", d, *src, params=p)._replace(feeds=find_dtype("q4_0")))
     got = _bytes_of(launch)
     assert np.isfinite(d.buffer).all() and d.buffer.any()
     np.testing.assert_array_equal(got, _bytes_of(quantized(d)[0]))

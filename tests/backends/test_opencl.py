@@ -139,8 +139,7 @@ def test_rules_need_no_device() -> None:
     refused = supports(g.quantize(weft.input("x", (4, 256)), "q8_K"), "opencl")
     assert not refused
     assert refused.why == (
-        "QUANTIZE on opencl: products make bytes of their activations themselves, "
-        "where they read bytes"
+        "QUANTIZE on opencl: products make bytes of activations, or read them as they are"
     )
 
 

@@ -56,7 +56,17 @@ _TILED = ("LANES=1", "COLS=1", "TILE=64")
 VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "matmul.cl": (
         ("W=q4_K", "X=f16", "USE_q4_K", "USE_f16", "LANES=32", "COLS=4", "TILE=64"),
-        ("W=f16", "X=f32", "USE_f16", "USE_f32", "LANES=1", "COLS=1", "WIDE"),
+        (
+            "W=f16",
+            "X=f32",
+            "USE_f16",
+            "USE_f32",
+            "LANES=1",
+            "COLS=1",
+            "WIDE",
+            "W_ALIGNED",
+            "X_ALIGNED",
+        ),
         ("W=q6_K_planes", "X=f32", "PLANES", "USE_q6_K_planes", "USE_f32", "LANES=8", "COLS=1"),
         ("W=q4_0_planes", "X=f16", "PLANES", "USE_q4_0_planes", "USE_f16", *_TILED),
     ),
@@ -72,11 +82,17 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         (f"CODES_{t}", "LANES=32", "COLS=2", "ROWS=2", *more)
         for t, more in zip(CODES, cycle(((), ("ADDED",))))
     ),
-    "gemm.cl": tuple((f"CODES_{t}", "TILE=64", "STEP=2") for t in CODES),
+    "gemm.cl": tuple(
+        (f"CODES_{t}", "TILE=64", "STEP=2", *more)
+        for t, more in zip(CODES, cycle(((), ("EXPERTS",))))
+    ),
     "copy.cl": tuple(
         (f"W={t}", f"USE_{t}", f"PUT={t}", f"PUT_{t}")
         for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
     ),
+    "quantize.cl": (("TO_q8_0",), ("TO_q8_1", "ALL_F32"), ("TO_q8_K",)),
+    "norm.cl": ((), ("TO_q8_0", "ALL_F32"), ("TO_q8_K",)),
+    "glu.cl": ((), ("TO_q8_1",)),
     "outer.cl": ((), ("W=q6_K", "USE_q6_K")),
     "planes.cl": (("F=q6_K",),),
     "hyper.cl": (("K=f16", "USE_f16"),),
@@ -95,8 +111,8 @@ def clang() -> str:
     pytest.skip("no clang that reads OpenCL (Debian: clang)")
 
 
-def _errors(compiler: str, source: str, defines: tuple[str, ...]) -> str:
-    command = [compiler, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header"]
+def _errors(compiler: str, source: str, defines: tuple[str, ...], standard: str = "CL1.2") -> str:
+    command = [compiler, "-x", "cl", f"-cl-std={standard}", "-Xclang", "-finclude-default-header"]
     command += ["-target", "spir64", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function"]
     command += [*(f"-D{d}" for d in defines), "-"]
     process = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
@@ -120,6 +136,23 @@ def test_every_format_compiles(features: str) -> None:
         assert not _errors(clang(), source, defines), t
     planes = (*FEATURES[features], "PLANES", "W=q4_0_planes", *(f"USE_{t}_planes" for t in PLANES))
     assert not _errors(clang(), assembly.source_of("copy.cl"), planes)
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in FILES if "ITEM" in assembly.source_of(f).split(f'"{f}"')[1]]
+)
+def test_files_with_subgroups_compile(file: str) -> None:
+    """PoCL has none, so nothing else compiles those lines for OpenCL."""
+    defines = (*VARIANTS.get(file, ((),))[0], "SUBGROUPS")
+    source = assembly.tables(defines) + assembly.source_of(file)
+    assert not _errors(clang(), source, defines, "CL3.0")
+
+
+@pytest.mark.parametrize("features", [("subgroups",), ("subgroups", "shuffles")])
+def test_who_has_subgroups(features: tuple[str, ...]) -> None:
+    """A device whose items exchange numbers of any other item; programs belong to OpenCL C 3.0."""
+    device = replace(opencl().device, features=features)
+    assert device.has_subgroups == ("shuffles" in features)
 
 
 def test_the_check_finds_errors() -> None:

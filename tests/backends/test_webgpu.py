@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -23,6 +24,7 @@ from weft import graph as g
 from weft.backends import Backend, make_backend
 from weft.backends import webgpu as webgpu_backends
 from weft.backends.cases import Case, all_cases, some_cases
+from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.webgpu import devices, library
 from weft.errors import DeviceError, OutOfMemoryError
@@ -186,7 +188,7 @@ def test_a_model(n_gpu_layers: int) -> None:
     )  # fmt: skip
 
 
-def test_a_model_with_bytes() -> None:
+def test_a_model_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits of the demo, whose weights are in planes, are those of the cpu, which makes the
     same bytes of activations, but for the order of sums; a code on a border may differ by it."""
     limits = {"tile": 32, "lanes": 8, "rows": 2, "columns": 4, "wide": False}
@@ -195,7 +197,17 @@ def test_a_model_with_bytes() -> None:
     want = Context(model, 32, n_threads=1).decode(tokens, outputs="all")
     context = Context(model, 32, devices=[device, "cpu"], n_gpu_layers=99, n_threads=1)
     assert context.plan.needs()[0].repacked
+    names = Counter[str]()
+    run = KernelExecutable.run
+
+    def seen(self: KernelExecutable, values: Any) -> None:
+        run(self, values)
+        names.update(name for step in self._steps for name in step.names)
+
+    monkeypatch.setattr(KernelExecutable, "run", seen)
     got = context.decode(tokens, outputs="all")
+    # norms and gated units make bytes at once; what attention gives has a launch of its own
+    assert names["quantize"] == names["glu_bytes"] == 5
     spread = want.std()
     assert np.abs(got - want).max() < 0.02 * spread
     np.testing.assert_array_equal(got.argmax(1), want.argmax(1))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.backends.webgpu_device import webgpu
 from weft.backends.kernels.assembly import source_of
+from weft.backends.kernels.launch import Local
 from weft.backends.webgpu.driver import Driver
 
 pytest.importorskip("pycparser")
@@ -66,18 +67,59 @@ def test_what_is_not_known_is_refused_with_its_place(body: str, said: str) -> No
         translate(COMMON + source, (), "f", (8,), 0)
 
 
-def run(driver: Driver, source: str, n: int, *args: Any, wide: bool = False) -> np.ndarray:
+@pytest.mark.parametrize("wide", [False, True])
+def test_numbers_of_64_bits_made_of_what_is_in_their_place(wide: bool) -> None:
+    """Both words of a result are those of the value that was there before."""
+    driver = webgpu().driver
+    if wide and not driver.device.has_wide:
+        pytest.skip("the device has no integers of 64 bits")
+    source = """__kernel void f(__global long* x, LOCAL(long) tmp) {
+      const int l = get_local_id(0);
+      tmp[l] = -5;
+      tmp[l] = tmp[l] + tmp[l] + 20;
+      x[2 * l] = tmp[l];
+      x[2 * l] = x[2 * l] - 11;
+      x[2 * l + 1] = l;
+    }"""
+    out = run(driver, source, 4, Local(32), wide=wide).view(np.int64)
+    assert out.tolist() == [-1, 0, -1, 1, -1, 2, -1, 3]
+
+
+def test_sixteen_numbers_from_vectors_of_words() -> None:
+    """Floats, halves and words of 16 bits that begin at multiples of 16 bytes."""
+    driver, rng = webgpu().driver, np.random.default_rng(4)
+    source = """__kernel void f(__global float* to, const __global uint4* from, int at) {
+      bytes_t p = (bytes_t)from + at;
+      float16 a = vload16(1, (const __global float*)p);
+      float16 b = vload_half16(2, (const __global half*)p);
+      float16 c = convert_float16(vload16(1, (const __global ushort*)p));
+      vstore16(a, 0, to); vstore16(b, 1, to); vstore16(c, 2, to);
+    }"""
+    data = rng.standard_normal(64).astype(np.float16).repeat(2)
+    buffer = driver.create(data.nbytes)
+    driver.write(buffer, 0, data.view(np.uint8))
+    got = run(driver, source, 1, buffer, (16).to_bytes(4, "little"), nbytes=192).view(np.float32)
+    behind = data[8:]
+    np.testing.assert_array_equal(got[:16], behind.view(np.float32)[16:32])
+    np.testing.assert_array_equal(got[16:32], behind[32:48].astype(np.float32))
+    np.testing.assert_array_equal(got[32:], behind.view(np.uint16)[16:32].astype(np.float32))
+
+
+def run(
+    driver: Driver, source: str, n: int, *args: Any, wide: bool = False, nbytes: int = 0
+) -> np.ndarray:
     """Runs `f` of a source over n items; the first argument is the result, 16 bytes for each."""
     import weft.backends.webgpu.pipelines as module
 
-    out = driver.create(16 * n)
+    nbytes = nbytes or 16 * n
+    out = driver.create(nbytes)
     kernel = driver.kernel(f"{source} {wide}", (), "f")
     kernel.bind([out, *args])
     code = translate(COMMON + source, (), "f", (n,), 64, wide=wide)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "translated", lambda *_: code)
         driver.launch(*driver.prepared(kernel, (1,), (n,), None))
-    return driver.read_bytes(out, 0, 16 * n)
+    return driver.read_bytes(out, 0, nbytes)
 
 
 @pytest.fixture(scope="module")

@@ -27,3 +27,9 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     found = webgpu().device
     changed = found.limits | {name.replace("_", "-"): n for name, n in limits.items()}
     monkeypatch.setattr(devices, "find_devices", lambda: (replace(found, limits=changed),))
+
+
+def limited_features(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    """Lets the first device have these features alone."""
+    found = replace(webgpu().device, features=features)
+    monkeypatch.setattr(devices, "find_devices", lambda: (found,))

@@ -13,7 +13,9 @@ from weft.quants import grid
 _HEADERS = {
     "binary.cl": ("place.h",),
     "unary.cl": ("place.h", "functions.h"),
-    "glu.cl": ("place.h", "functions.h", "glu.h"),
+    "glu.cl": ("place.h", "functions.h", "glu.h", "activations.h"),
+    "norm.cl": ("activations.h",),
+    "quantize.cl": ("activations.h",),
     "matmul.cl": ("formats.h", "codebooks.h", "planes.h"),
     "gemv.cl": ("formats.h", "planes.h", "bytes.h"),
     "gemm.cl": ("formats.h", "planes.h", "bytes.h"),
@@ -25,6 +27,7 @@ _HEADERS = {
     "tensor.cl": ("place.h", "moves.h", "whole.h"),
     "map.cl": ("place.h", "functions.h", "whole.h"),
     "tensor_reduce.cl": ("place.h", "whole.h"),
+    "sort.cl": ("whole.h",),
     "gather.cl": ("place.h", "moves.h", "whole.h"),
     "recurrent.cl": ("place.h",),
     "hyper.cl": ("place.h", "formats.h", "codebooks.h"),

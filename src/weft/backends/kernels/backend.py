@@ -194,6 +194,8 @@ def _limits(name: str, limits: Limits, changed: Mapping[str, Any]) -> Limits:
             f"{name}: limits are {changed!r}; give sizes by name, e.g. {{'tile': 32}}"
         )
     require_options(f"limits of {name}", changed, [field.name for field in fields(Limits)])
+    if changed.get("subgroups") and not limits.subgroups:
+        raise DeviceError(f"{name} has no subgroups to exchange numbers in; leave that limit out")
     limits = replace(limits, **changed)
     for what in ("lanes", "row_items"):  # sums over them halve the group repeatedly
         n = getattr(limits, what)

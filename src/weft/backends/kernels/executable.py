@@ -12,6 +12,7 @@ from weft.backends.kernels.ops import OwnKernels
 from weft.backends.kernels.planes import READERS
 from weft.backends.kernels.windows import cut, launches_of
 from weft.backends.memory import Memory
+from weft.dtype import DType
 from weft.errors import DeviceError
 from weft.graph.op import NONE
 from weft.graph.size import Size, evaluate, symbols
@@ -82,14 +83,8 @@ class KernelExecutable:
         self._limits = limits
         self._tensors = program.tensors
         self._memories = memories
+        self._fed = self._readers(program.splits[split].steps)  # by the number of the result
         self._steps = self._join(program.splits[split].steps)
-        # where products find what they read, of those that want it in the form of `Launch.makes`
-        self._fed = {
-            (x.buffer, x.offset)
-            for spec in program.splits[split].steps
-            if spec.op.name in _PRODUCTS and self._feeds(self._tensors[spec.src[0]])
-            for x in (self._tensors[spec.src[1]],)
-        }
         self._fixed: dict[int, View] = {}  # of tensors without symbols
         self._views: dict[int, View] = {}  # of the others, with their present sizes
         self._launches: list[Ready] = []
@@ -168,8 +163,22 @@ class KernelExecutable:
 
     # ---- binding ---------------------------------------------------------------------------------
 
-    def _feeds(self, weights: TensorSpec) -> bool:
-        return self._own.feeds(weights.dtype, weights.layout)
+    def _readers(self, specs: Sequence[StepSpec]) -> dict[int, DType]:
+        """The types of the weights of the next products that read results in the form of
+        `Launch.makes`. A product finds a result by its place, maybe as a view."""
+        found, next_at = dict[int, DType](), dict[tuple[Any, ...], DType]()
+        for spec in reversed(specs):
+            if spec.op.is_view or spec.op is NONE:
+                continue
+            result = self._tensors[spec.dst]
+            weights = next_at.pop((result.buffer, result.offset), None)
+            if weights is not None:
+                found[spec.dst] = weights
+            if spec.op.name in _PRODUCTS:
+                w, x = (self._tensors[i] for i in spec.src[:2])
+                if self._own.feeds(w.dtype, w.layout):
+                    next_at[x.buffer, x.offset] = w.dtype
+        return found
 
     def _join(self, specs: Sequence[StepSpec]) -> list[_Step]:
         """The steps that compute something; two in a row are one where they may be."""
@@ -284,9 +293,7 @@ class KernelExecutable:
         for i, view in enumerate(src):
             if view is not None and view.layout != "rows" and (i or spec.op.name not in READERS):
                 raise DeviceError(f"{spec.op} cannot read {view.name} in {view.layout}, only rows")
-        result = self._tensors[spec.dst]
-        feeds = (result.buffer, result.offset) in self._fed
-        return Call(spec.op.name, dst, src, spec.params, self._limits, feeds)
+        return Call(spec.op.name, dst, src, spec.params, self._limits, self._fed.get(spec.dst))
 
     def _ready(self, step: _Step, index: int, launch: Launch) -> _Made:
         key = _kernel_key(index, launch)

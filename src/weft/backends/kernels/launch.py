@@ -120,6 +120,8 @@ class Limits:
     side. 0: a group computes each query alone, as suits processors."""
     binding: int = 0
     """The most bytes of a tensor that a kernel may have, where buffers may have more; 0: all."""
+    subgroups: bool = False
+    """Items of a subgroup exchange numbers without local memory, where the device can."""
     max_groups: int = 65_535
     """Groups along the second and third dimension that a device takes at once. OpenCL has no query
     for it; this is the limit of the most limited hardware."""
@@ -194,8 +196,9 @@ class Call(NamedTuple):
     src: tuple[View | None, ...]
     params: Any
     limits: Limits
-    feeds: bool = False
-    """A product may read the result, in the form that `Launch.makes` is about."""
+    feeds: DType | None = None
+    """The type of the weights of the next product that reads the result, in the form that
+    `Launch.makes` is about; None where there is none."""
 
     def view(self, i: int) -> View:
         """Source `i`, which must be present."""
@@ -210,6 +213,11 @@ class Call(NamedTuple):
     def all_f32(self, *views: View | None) -> tuple[str, ...]:
         """The define with which a kernel skips type checks, where all views are f32; else none."""
         return ("ALL_F32",) if all(v is None or v.dtype.name == "f32" for v in views) else ()
+
+    @property
+    def over_items(self) -> tuple[str, ...]:
+        """The define of kernels that join numbers of many items, on a device with subgroups."""
+        return ("SUBGROUPS",) if self.limits.subgroups else ()
 
     def elements(self, view: View, of_row: int | None = None) -> tuple[Sizes, Sizes]:
         """Grid and group with an item for each element of `view` (or `of_row` items a row)."""
@@ -227,7 +235,7 @@ class Call(NamedTuple):
 
     @property
     def row_sums(self) -> Local:
-        """A float for each item of a row's group."""
+        """A float, or an int, for each item of a row's group."""
         return Local(4 * self.limits.row_items)
 
 

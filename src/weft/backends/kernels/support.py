@@ -11,8 +11,8 @@ from weft.graph.rewrite.general import GENERAL
 from weft.graph.tensor import Tensor
 
 _LEFT_OUT = {
-    "QUANTIZE": "products make bytes of their activations themselves, where they read bytes",
-    "GLU_QUANTIZE": "products make bytes of their activations themselves, where they read bytes",
+    "QUANTIZE": "products make bytes of activations, or read them as they are",
+    "GLU_QUANTIZE": "products make bytes of activations, or read them as they are",
 }
 """Ops without kernels, and the device's way to do without them."""
 

@@ -33,8 +33,9 @@ class Programs:
 
         Raises DeviceError naming file, line and device when the source does not build."""
         source = tables(defines) + source_of(file)
-        # products of four bytes are functions of a later version
+        # products of four bytes, and subgroups, are functions of a later version
         newer = "bytes.h" in headers(file) and "dot4" in self._device.features
+        newer = newer or "SUBGROUPS" in defines
         standard = "3.0" if newer else "1.2"
         options = [f"-cl-std=CL{standard}", *(f"-D{d}" for d in (*self._always, *defines))]
         text = "\0".join((self._device.key, *options, source))

@@ -15,7 +15,7 @@ from weft.records import dataclass
 
 _EXTENSIONS = {
     "cl_khr_fp16": "fp16", "cl_khr_fp64": "fp64", "cl_khr_integer_dot_product": "dot4",
-    "cl_khr_subgroups": "subgroups",
+    "cl_khr_subgroups": "subgroups", "cl_khr_subgroup_shuffle": "shuffles",
 }  # fmt: skip
 GIB = 1 << 30
 
@@ -48,6 +48,11 @@ class Found:
     def shares_memory(self) -> bool:
         """Whether the device works in the memory of the host."""
         return "host memory" in self.features
+
+    @property
+    def has_subgroups(self) -> bool:
+        """Whether items of a subgroup exchange numbers."""
+        return {"subgroups", "shuffles"} <= {*self.features}
 
     @property
     def key(self) -> str:
@@ -161,5 +166,5 @@ def limits_for(device: Found) -> Limits:
         element_items=min(128, most), row_items=min(128, most), lanes=lanes,
         rows=max(1, min(4, most // lanes)), columns=4, tile=tile if most >= 64 else 0, cells=64,
         attention_items=min(64, most), wide=False, local_bytes=local, max_group=most,
-        part_cells=256,
+        part_cells=256, subgroups=device.has_subgroups,
     )  # fmt: skip

@@ -17,6 +17,8 @@ from weft.records import dataclass
 _KINDS: dict[str, DeviceKind] = {"DiscreteGPU": "GPU", "IntegratedGPU": "IGPU"}
 WIDE = "shader-int64"
 """The feature that kernels compute integers of 64 bits."""
+SUBGROUPS = "subgroup"
+"""The feature that items of a subgroup exchange numbers."""
 TIMES = "timestamp-query"
 """The feature that the device writes when kernels begin and end."""
 _BACKENDS = ("Metal", "Vulkan", "D3D12")
@@ -24,7 +26,7 @@ _BACKENDS = ("Metal", "Vulkan", "D3D12")
 GIB, MIB = 1 << 30, 1 << 20
 _GROUP = "max-compute-invocations-per-workgroup"
 _LOCAL = "max-compute-workgroup-storage-size"
-_FEATURES = {"shader-f16": "f16", WIDE: "int64", "subgroup": "subgroups", TIMES: "timestamps"}
+_FEATURES = {"shader-f16": "f16", WIDE: "int64", SUBGROUPS: "subgroups", TIMES: "timestamps"}
 """The features that weft uses where a device has them, and their names in lists."""
 NEEDED = (
     "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
@@ -76,6 +78,11 @@ class Found:
     def has_wide(self) -> bool:
         """Whether kernels compute integers of 64 bits."""
         return WIDE in self.features
+
+    @property
+    def has_subgroups(self) -> bool:
+        """Whether items of a subgroup exchange numbers."""
+        return SUBGROUPS in self.features
 
     @property
     def n_buffers(self) -> int:
@@ -179,10 +186,10 @@ def limits_for(device: Found) -> Limits:
         return Limits(
             element_items=64, row_items=16, lanes=1, rows=8, columns=8, tile=0, cells=64,
             attention_items=8, wide=True, local_bytes=local, max_group=most,
-            binding=binding,
+            binding=binding, subgroups=device.has_subgroups,
         )  # fmt: skip
     return Limits(
         element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=32, cells=64,
         attention_items=64, wide=False, local_bytes=local, max_group=most, part_cells=256,
-        binding=binding,
+        binding=binding, subgroups=device.has_subgroups,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from weft.backends.kernels.launch import Launch, View
 from weft.backends.kernels.record import Kind
 from weft.backends.kernels.windows import windowed
 from weft.backends.webgpu.arguments import Arguments
-from weft.backends.webgpu.devices import NEEDED, TIMES, WIDE, Found
+from weft.backends.webgpu.devices import NEEDED, SUBGROUPS, TIMES, WIDE, Found
 from weft.backends.webgpu.edges import Edge, split, words
 from weft.backends.webgpu.launches import Binder, Graph, encoding
 from weft.backends.webgpu.library import guarded, library, period, said
@@ -66,7 +66,7 @@ class Driver(KernelDriver, MakesGraphs):
         with guarded(f"{name}: {device.name} could not be opened"):
             self._device = device.handle.request_device_sync(
                 required_limits={key: device.limits[key] for key in NEEDED},
-                required_features=[f for f in (WIDE, TIMES) if f in device.features],
+                required_features=[f for f in (WIDE, TIMES, SUBGROUPS) if f in device.features],
             )
         self._queue = self._device.queue
         self._period = period(self._queue)

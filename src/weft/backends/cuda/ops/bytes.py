@@ -35,7 +35,7 @@ def norm_scale(call: Call) -> list[Launch] | None:
     """The launch of NORM_SCALE whose result products read, or None."""
     s, w, d, p = call.view(0), call.view(1), call.dst, call.params
     bias, addend = call.optional(2), call.optional(3)
-    if not call.feeds or not _units(s, w, bias, addend, d):
+    if call.feeds is None or not _units(s, w, bias, addend, d):
         return None
     args = (
         s, w, bias or s, addend or s, d, place_of(d), i32(p.centred), i32(bias is not None),
@@ -52,7 +52,7 @@ def glu(call: Call) -> list[Launch] | None:
         gate, half = x, x.ne[0] // 2
         from_x, from_gate = (half, 0) if p.swapped else (0, half)
     lie = all(v.dtype.name == "f32" and v.nb[0] == 4 for v in (x, gate))
-    if not call.feeds or not lie or not _units(d):
+    if call.feeds is None or not lie or not _units(d):
         return None
     args = (x, gate, d, place_of(d), i32(p.op), i32(from_x), i32(from_gate), f32(p.alpha),
             f32(p.limit))  # fmt: skip

@@ -15,6 +15,7 @@ from weft.backends.kernels.ops import (
     recurrent,
     reduce,
     resample,
+    sort,
     tensor,
     window,
 )
@@ -24,6 +25,6 @@ __all__ = ["NO_OWN", "Family", "OwnKernels", "find_family"]
 
 _FAMILIES = (
     attention, back, conv, copy, elementwise, hyper, index, matmul, norm, recurrent, reduce,
-    resample, tensor, window,
+    resample, sort, tensor, window,
 )  # fmt: skip
 """Modules that register ops when they are imported."""

@@ -46,7 +46,7 @@ def _by_queries(call: Call) -> list[Launch]:
     by_element = not limits.wide and v.dtype.name in FLOATS
     defines = (
         *used(K=k, V=v), f"CELLS={limits.cells}", *(("BY_ELEMENT",) if by_element else ()),
-        *(("CAP",) if p.logit_softcap else ()),
+        *call.over_items, *(("CAP",) if p.logit_softcap else ()),
     )  # fmt: skip
     local = 4 * (limits.attention_items + k.ne[0] + limits.cells + v.ne[0])
     args = (
@@ -88,7 +88,7 @@ def _flash(call: Call) -> list[Launch] | None:
     parts = -(-k.ne[1] // cells)
     defines = (
         *used(K=k, V=v), f"DK={k.ne[0]}", f"DV={v.ne[0]}", f"R={each}",
-        *(("CAP",) if p.logit_softcap else ()),
+        *call.over_items, *(("CAP",) if p.logit_softcap else ()),
     )  # fmt: skip
     to = Scratch(0, 4 * heads * rows * parts * (v.ne[0] + 2))
     result = (d,) if parts == 1 else (to, d.packed)

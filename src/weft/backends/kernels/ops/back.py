@@ -38,4 +38,4 @@ def _get_rows_back(call: Call) -> list[Launch]:
 def _cross_entropy(call: Call) -> list[Launch]:
     a, b, d, items = call.view(0), call.view(1), call.dst, call.limits.row_items
     args = (a, b, d, i64(a.n_elements // a.ne[0]), call.row_sums)
-    return [Launch(_FILE, (), "cross_entropy", args, (1,), (items,))]
+    return [Launch(_FILE, call.over_items, "cross_entropy", args, (1,), (items,))]

@@ -35,6 +35,11 @@ def form_of(weights: DType) -> str:
     return "q8_1" if weights.name in ("q4_1", "q5_1") else "q8_0"
 
 
+def span_of(form: str) -> int:
+    """The number of elements with one scale."""
+    return 256 if form == "q8_K" else 32
+
+
 def read_bytes(dtype: DType, layout: Layout) -> bool:
     """Whether products with such weights read bytes."""
     return layout == "planes" and dtype.name in CODES

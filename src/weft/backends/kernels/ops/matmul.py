@@ -56,7 +56,19 @@ def _mul_mat_rule(node: Tensor) -> str | None:
 
 def _formats(call: Call, w: View, x: View, *more: str) -> tuple[str, ...]:
     wide = ("WIDE",) if call.limits.wide else ()
-    return (*used(W=w, X=x), *wide, *more)
+    aligned = [f"{role}_ALIGNED" for role, view in (("W", w), ("X", x)) if _by_sixteen(view)]
+    return (*used(W=w, X=x), *aligned, *wide, *more)
+
+
+def _by_sixteen(view: View) -> bool:
+    """Whether rows of floats begin at multiples of 16 bytes."""
+    return view.dtype.name in FLOATS and not any(n % 16 for n in (view.at, *view.nb[1:]))
+
+
+def _by_lanes(call: Call, columns: int) -> tuple[str, ...]:
+    """Defines of kernels in which lanes share a row."""
+    lanes = call.limits.lanes
+    return (f"LANES={lanes}", f"COLS={columns}", *(call.over_items if lanes > 1 else ()))
 
 
 @family("MUL_MAT", refuse=_mul_mat_rule)
@@ -69,7 +81,7 @@ def _mul_mat(call: Call) -> list[Launch]:
         return [_tiles(call, args, rows, columns, planes)]
     # a single column reads its weights once; the loop over more is unrolled for a fixed number
     cols = 1 if columns == 1 else limits.columns
-    defines = _formats(call, w, x, f"LANES={limits.lanes}", f"COLS={cols}")
+    defines = _formats(call, w, x, *_by_lanes(call, cols))
     items = limits.lanes * limits.rows
     grid = (-(-rows // limits.rows), -(-columns // cols), planes)
     lanes = Local(4 * items)
@@ -96,7 +108,7 @@ def _mul_mat_id_rule(node: Tensor) -> str | None:
 @family("MUL_MAT_ID", refuse=_mul_mat_id_rule)
 def _mul_mat_id(call: Call) -> list[Launch]:
     w, x, ids, d, limits = call.view(0), call.view(1), call.view(2), call.dst, call.limits
-    defines = _formats(call, w, x, f"LANES={limits.lanes}", "COLS=1")
+    defines = _formats(call, w, x, *_by_lanes(call, 1))
     items = limits.lanes * limits.rows
     grid = (-(-d.ne[0] // limits.rows), d.ne[1], d.ne[2])
     launches = []

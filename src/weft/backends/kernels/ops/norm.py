@@ -20,7 +20,8 @@ _MOST_ROTATED = 1024
 def _norm(call: Call) -> list[Launch]:
     s, d = call.view(0), call.dst
     args = (s, d, i32(Norm[call.op]), f32(call.params.eps), call.row_sums)
-    return [Launch("norm.cl", call.all_f32(s, d), "norm", args, *call.by_rows(s))]
+    defines = (*call.all_f32(s, d), *call.over_items)
+    return [Launch("norm.cl", defines, "norm", args, *call.by_rows(s))]
 
 
 @family("NORM_SCALE", refuse=floats(0, 1, 2, 3))
@@ -31,7 +32,7 @@ def _norm_scale(call: Call) -> list[Launch]:
         s, w, bias or s, addend or s, d, i32(Norm.NORM if p.centred else Norm.RMS_NORM),
         i32(bias is not None), i32(addend is not None), f32(p.eps), call.row_sums,
     )  # fmt: skip
-    defines = call.all_f32(s, w, bias, addend, d)
+    defines = (*call.all_f32(s, w, bias, addend, d), *call.over_items)
     return [Launch("norm.cl", defines, "norm_scale", args, *call.by_rows(s))]
 
 
@@ -42,7 +43,8 @@ def _group_norm(call: Call) -> list[Launch]:
     grid = (1, -(-s.ne[2] // size), s.ne[3])
     args = (s, d, i32(size), f32(p.eps), call.row_sums)
     group = (call.limits.row_items, 1, 1)
-    return [Launch("norm.cl", call.all_f32(s, d), "group_norm", args, grid, group)]
+    defines = (*call.all_f32(s, d), *call.over_items)
+    return [Launch("norm.cl", defines, "group_norm", args, grid, group)]
 
 
 @lru_cache(maxsize=64)
@@ -66,7 +68,7 @@ def _soft_max(call: Call) -> list[Launch]:
         s, mask or s, sinks or s, d, i32(mask is not None), i32(sinks is not None),
         f32(p.scale), slopes(s.ne[2], p.max_bias), call.row_sums,
     )  # fmt: skip
-    defines = call.all_f32(s, mask, sinks, d)
+    defines = (*call.all_f32(s, mask, sinks, d), *call.over_items)
     return [Launch("softmax.cl", defines, "soft_max", args, *call.by_rows(s))]
 
 

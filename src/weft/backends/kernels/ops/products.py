@@ -1,5 +1,6 @@
 """Products of weights in planes with activations as bytes, which are the cpu's: a few columns
-by lanes that share rows, many by tiles in local memory.
+by lanes that share rows, many by tiles in local memory. Tokens that choose experts go the same
+ways: the columns of many are sorted by expert, and a tile has columns of one.
 
 Four products of bytes at a time are whole numbers, which are scaled and added unit by unit. A
 result has one order of its sums for up to `Limits.few` columns and another one for more; in neither
@@ -8,19 +9,24 @@ does it depend on how many columns there are. Other weights are left to `matmul`
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from weft.backends.kernels.launch import Call, Launch, Limits, Local, Scratch, Slot, View, i32
-from weft.backends.kernels.ops.bytes import form_of, place_of, read_bytes, same
+from weft.backends.kernels.ops.bytes import read_bytes, same
+from weft.backends.kernels.ops.feeding import glu, norm_scale, quantized
 from weft.backends.kernels.ops.table import NO_OWN, OwnKernels
-from weft.dtype import DType
 from weft.errors import DeviceError
 
 _LEVELS = ("iq4_nl", "iq4_xs", "mxfp4")
 """Formats whose codes name levels, which kernels look up in a table in local memory."""
 _LANE_COLUMNS = 8
 """The most columns whose sums a lane has."""
+_FEW_OF_EXPERT = 32
+"""Columns of an expert, on average, up to which larger tiles would be empty for the most part."""
+_MOST_SORTERS = 256
+"""The most items that sort columns by expert."""
+_ORDER = 2
+"""Scratch memory of the columns in their order."""
 _WORDS = 22
 """Words of a unit of a row and of a column of a tile in local memory."""
 
@@ -32,7 +38,7 @@ def fits(limits: Limits) -> bool:
         tile % 4 == 0
         and limits.element_items % 64 == 0
         and (tile // 4) ** 2 <= limits.max_group
-        and max(_tile_bytes(limits), 4 * _LANE_COLUMNS * items) + 1024 <= local
+        and max(_tile_bytes(tile), 4 * _LANE_COLUMNS * items) + 1024 <= local
     )
 
 
@@ -41,23 +47,13 @@ def _tile(limits: Limits) -> int:
     return limits.tile or 16
 
 
-def _step(limits: Limits) -> int:
+def _step(tile: int) -> int:
     """Units that a tile takes at once: as many as keep all items busy."""
-    return max(1, _tile(limits) // 32)
+    return max(1, tile // 32)
 
 
-def _tile_bytes(limits: Limits) -> int:
-    return 4 * _WORDS * _tile(limits) * _step(limits)
-
-
-def _quantized(call: Call, x: View, weights: DType) -> tuple[Launch, Scratch]:
-    """The launch that makes bytes of activations for such weights, and where they are."""
-    form = form_of(weights)
-    to, items = place_of(x, form), call.limits.element_items
-    args = (x, to, Local(4 * items))
-    grid = (-(-8 * (prod(x.ne) // 32) // items),)
-    defines = (f"TO_{form}", *call.all_f32(x))
-    return Launch("quantize.cl", defines, "quantize", args, grid, (items,), x, True), to
+def _tile_bytes(tile: int) -> int:
+    return 4 * _WORDS * tile * _step(tile)
 
 
 def _of_weights(w: View) -> tuple[tuple[str, ...], tuple[Local, ...]]:
@@ -70,7 +66,8 @@ def _by_lanes(call: Call, columns: int) -> tuple[tuple[str, ...], Local, int, tu
     """Defines, memory, groups along rows, and the group, for the columns of a lane."""
     lanes, rows = call.limits.lanes, 2 if columns <= 2 else 1
     items = lanes * call.limits.rows
-    defines = (f"LANES={lanes}", f"COLS={columns}", f"ROWS={rows}")
+    shared = call.over_items if lanes > 1 else ()
+    defines = (f"LANES={lanes}", f"COLS={columns}", f"ROWS={rows}", *shared)
     groups = -(-call.dst.ne[0] // (rows * call.limits.rows))
     return defines, Local(4 * items * rows * columns), groups, (items, 1, 1)
 
@@ -80,7 +77,7 @@ def _mul_mat(call: Call) -> list[Launch] | None:
     w, x, d, bias = call.view(0), call.view(1), call.dst, call.optional(2)
     if not read_bytes(w.dtype, w.layout) or call.params is not None:
         return None
-    quantize, codes = _quantized(call, x, w.dtype)
+    quantize, codes = quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
     args: tuple[Any, ...] = (w, codes, x.packed, bias or x, d, i32(bias is not None))
     if d.ne[1] > call.limits.few:
@@ -95,12 +92,17 @@ def _mul_mat(call: Call) -> list[Launch] | None:
 def _tiles(
     call: Call, defines: tuple[str, ...], args: tuple[Any, ...], levels: tuple[Local, ...]
 ) -> Launch:
-    d, tile, step = call.dst, _tile(call.limits), _step(call.limits)
-    defines = (*defines, f"TILE={tile}", f"STEP={step}")
+    d, tile = call.dst, _tile(call.limits)
+    more, memory, group = _of_tiles(tile)
     grid = (-(-d.ne[0] // tile), -(-d.ne[1] // tile), d.ne[2] * d.ne[3])
+    return Launch("gemm.cl", (*defines, *more), "gemm", (*args, *memory, *levels), grid, group)
+
+
+def _of_tiles(tile: int) -> tuple[tuple[str, ...], tuple[Local, ...], tuple[int, ...]]:
+    """Defines, memory and group of a kernel with tiles."""
+    step = _step(tile)
     memory = (Local(4 * 12 * tile * step), Local(4 * 10 * tile * step))
-    group = (tile // 4, tile // 4, 1)
-    return Launch("gemm.cl", defines, "gemm", (*args, *memory, *levels), grid, group)
+    return (f"TILE={tile}", f"STEP={step}"), memory, (tile // 4, tile // 4, 1)
 
 
 def _mul_mat_id(call: Call) -> list[Launch] | None:
@@ -108,12 +110,36 @@ def _mul_mat_id(call: Call) -> list[Launch] | None:
     w, x, ids, d = call.view(0), call.view(1), call.view(2), call.dst
     if not read_bytes(w.dtype, w.layout):
         return None
-    quantize, codes = _quantized(call, x, w.dtype)
+    quantize, codes = quantized(call, x, w.dtype)
     defines, levels = _of_weights(w)
+    if d.ne[2] > call.limits.few and 4 * w.ne[2] <= call.limits.local_bytes:
+        return [quantize, *_experts_by_tiles(call, codes, defines, levels)]
     more, sums, groups, group = _by_lanes(call, 1)
     args = (w, codes, x.packed, ids, d, Slot.FAULT, Slot.STEP, sums, *levels)
     grid = (groups, d.ne[1], d.ne[2])
     return [quantize, Launch("gemv.cl", (*defines, *more), "gemv_experts", args, grid, group)]
+
+
+def _experts_by_tiles(
+    call: Call, codes: Scratch, defines: tuple[str, ...], levels: tuple[Local, ...]
+) -> list[Launch]:
+    """The launch that sorts columns by expert, and the one that multiplies them."""
+    w, x, ids, d, limits = call.view(0), call.view(1), call.view(2), call.dst, call.limits
+    chosen, experts = ids.ne[0] * ids.ne[1], w.ne[2]
+    tile = _tile(limits)
+    if chosen <= _FEW_OF_EXPERT * experts:
+        tile = min(tile, _FEW_OF_EXPERT)
+    n_tiles = chosen // tile + min(chosen, experts)
+    order = Scratch(_ORDER, 16 * n_tiles + 4 * chosen)
+    numbers = i32(experts), i32(n_tiles), i32(tile)
+    args = (ids, order, *numbers, Slot.FAULT, Slot.STEP, Local(4 * experts))
+    items = min(_MOST_SORTERS, limits.max_group, 1 << (experts - 1).bit_length())
+    sort = Launch("experts.cl", (), "by_expert", args, (1,), (items,))
+    more, memory, group = _of_tiles(tile)
+    products = (w, codes, x.packed, order, i32(n_tiles), d, *memory, *levels)
+    grid = (-(-d.ne[0] // tile), n_tiles, 1)
+    defines = (*defines, *more, "EXPERTS")
+    return [sort, Launch("gemm.cl", defines, "gemm_experts", products, grid, group)]
 
 
 def _mul_mat_add(call: Call, add: Call) -> list[Launch] | None:
@@ -136,7 +162,9 @@ def _mul_mat_add(call: Call, add: Call) -> list[Launch] | None:
 
 
 PRODUCTS = OwnKernels(
-    {"MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat_id}, {("MUL_MAT", "ADD"): _mul_mat_add}, read_bytes
+    {"MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat_id, "NORM_SCALE": norm_scale, "GLU": glu},
+    {("MUL_MAT", "ADD"): _mul_mat_add},
+    read_bytes,
 )
 
 

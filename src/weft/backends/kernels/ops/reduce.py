@@ -21,8 +21,9 @@ def _index_rule(node: Tensor) -> str | None:
 @family("ARGMAX", refuse=_index_rule)
 def _argmax(call: Call) -> list[Launch]:
     s, d = call.view(0), call.dst
-    args = (s, d, call.row_sums)
-    return [Launch(_FILE, call.all_f32(s), "argmax", args, *call.by_rows(s))]
+    args = (s, d, call.row_sums, call.row_sums)
+    defines = (*call.all_f32(s), *call.over_items)
+    return [Launch(_FILE, defines, "argmax", args, *call.by_rows(s))]
 
 
 @family("TRI", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", refuse=floats(0))

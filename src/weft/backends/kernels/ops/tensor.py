@@ -86,7 +86,7 @@ def _reduce(call: Call) -> list[Launch]:
     s, d, p = call.view(0), call.dst, call.params
     n, grid, group = _groups(call, s, p.axes)
     args = (s, d, i32(p.op), i32(p.axes), i64(n), Local(8 * group[0]))
-    return [Launch(_FILE, (), "reduce_nd", args, grid, group)]
+    return [Launch(_FILE, call.over_items, "reduce_nd", args, grid, group)]
 
 
 @family("ARG_REDUCE", refuse=Numbers(0, index=True))
@@ -95,7 +95,7 @@ def _arg_reduce(call: Call) -> list[Launch]:
     axes = 15 if p.axis < 0 else 1 << p.axis
     n, grid, group = _groups(call, s, axes)
     args = (s, d, i32(not p.largest), i32(axes), i64(n), Local(16 * group[0]))
-    return [Launch(_FILE, (), "arg_reduce", args, grid, group)]
+    return [Launch(_FILE, call.over_items, "arg_reduce", args, grid, group)]
 
 
 @family("CUMULATE", refuse=Numbers(0))
@@ -125,10 +125,3 @@ def _search_sorted(call: Call) -> list[Launch]:
 def _cdist(call: Call) -> list[Launch]:
     a, b, d = call.view(0), call.view(1), call.dst
     return [Launch(_FILE, (), "cdist", (a, b, d, f32(call.params.p)), *call.elements(d))]
-
-
-@family("SORT_INDICES", refuse=Numbers(0, index=True))
-def _sort_indices(call: Call) -> list[Launch]:
-    s, d, p = call.view(0), call.dst, call.params
-    args = (s, d, i32(p.axis), i32(p.descending))
-    return [Launch(_FILE, (), "sort_indices", args, *call.elements(s))]

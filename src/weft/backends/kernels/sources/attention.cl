@@ -9,7 +9,7 @@ __kernel void attention(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t 
                         bytes_t pm, tensor_t mask, bytes_t ps, tensor_t sinks, __global uchar* pd,
                         tensor_t d, int has_mask, int has_sinks, float scale, float cap,
                         const __global float* slopes, LOCAL(float) mem) {
-  const int l = get_local_id(0), n_items = get_local_size(0), token = get_global_id(1);
+  const int l = ITEM, n_items = get_local_size(0), token = get_global_id(1);
   const int head = get_global_id(2) % q.ne[2], i3 = get_global_id(2) / q.ne[2];
   const int dk = k.ne[0], dv = v.ne[0], n_kv = k.ne[1];
   __local float *tmp = mem, *query = tmp + n_items, *p = query + dk, *out = p + CELLS;

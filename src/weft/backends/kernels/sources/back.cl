@@ -30,7 +30,7 @@ __kernel void get_rows_back(bytes_t ps, tensor_t s, bytes_t pi, tensor_t ids, __
 __kernel void cross_entropy(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uchar* pd,
                             tensor_t d, long n_rows, LOCAL(float) tmp) {
   float total = 0.0f;
-  for (long row = get_local_id(0); row < n_rows; row += get_local_size(0)) {
+  for (long row = ITEM; row < n_rows; row += get_local_size(0)) {
     const int i1 = row % a.ne[1], i2 = row / a.ne[1] % a.ne[2], i3 = row / a.ne[1] / a.ne[2];
     bytes_t x = pa + at4(&a, 0, i1, i2, i3), y = pb + at4(&b, 0, i1, i2, i3);
     float top = -INFINITY, sum = 0.0f;
@@ -41,5 +41,5 @@ __kernel void cross_entropy(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __gl
       total += load(y + i * b.nb[0], b.type) * (load(x + i * a.nb[0], a.type) - less);
   }
   total = group_sum(total, tmp);
-  if (get_local_id(0) == 0) store(pd + d.at, d.type, -total / n_rows);
+  if (ITEM == 0) store(pd + d.at, d.type, -total / n_rows);
 }

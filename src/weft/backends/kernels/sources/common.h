@@ -157,30 +157,76 @@ static inline long wrapped_index(bytes_t p, int type, long n, __global int* faul
   return -1;
 }
 
-/* The sum, and the maximum, of x over the items of a one-dimensional group whose size is a power of
-   two. */
-static inline float group_sum(float x, __local float* tmp) {
-  int l = get_local_id(0);
-  tmp[l] = x;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int s = get_local_size(0) / 2; s > 0; s /= 2) {
-    if (l < s) tmp[l] += tmp[l + s];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  x = tmp[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return x;
+/* ---- sums and maxima over the items of a one-dimensional group ----
+
+   With SUBGROUPS, items of a subgroup exchange numbers without local memory. How a device puts items
+   into subgroups is its own choice: kernels count their items by ITEM, subgroup by subgroup. Results
+   are the same to the bit as without, as the same numbers are joined in the same order. */
+
+#ifdef SUBGROUPS
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+
+/* The items of a subgroup, a power of two, where all subgroups of a group are whole; else 1. */
+static inline int items_in_step(int n_items) {
+  const int n = (int)get_max_sub_group_size();
+  return n * (int)get_num_sub_groups() == n_items && (n & (n - 1)) == 0 ? n : 1;
 }
 
-static inline float group_max(float x, __local float* tmp) {
-  int l = get_local_id(0);
-  tmp[l] = x;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int s = get_local_size(0) / 2; s > 0; s /= 2) {
-    if (l < s) tmp[l] = fmax(tmp[l], tmp[l + s]);
-    barrier(CLK_LOCAL_MEM_FENCE);
+static inline int number_of_item(int n_items) {
+  const int n = items_in_step(n_items);
+  if (n == 1) return (int)get_local_id(0);
+  return (int)get_sub_group_id() * n + (int)get_sub_group_local_id();
+}
+
+#define IN_STEP items_in_step((int)get_local_size(0))
+#define ITEM number_of_item((int)get_local_size(0))
+#define STEP_OF(x, width, by, JOIN) \
+  if ((width) > (by)) x = JOIN(x, sub_group_shuffle_xor(x, by));
+#define IN_STEPS(x, width, JOIN) \
+  STEP_OF(x, width, 64, JOIN)    \
+  STEP_OF(x, width, 32, JOIN)    \
+  STEP_OF(x, width, 16, JOIN)    \
+  STEP_OF(x, width, 8, JOIN)     \
+  STEP_OF(x, width, 4, JOIN)     \
+  STEP_OF(x, width, 2, JOIN)     \
+  STEP_OF(x, width, 1, JOIN)
+#else
+#define IN_STEP 1
+#define ITEM ((int)get_local_id(0))
+#define IN_STEPS(x, width, JOIN)
+#endif
+
+/* The place of the item along the first dimension of the grid. */
+#define ITEM_OF_GRID (get_group_id(0) * get_local_size(0) + ITEM)
+
+#define SUM_OF(a, b) ((a) + (b))
+
+/* Joins x of `n` neighbouring items, a power of two, for all of them: in pairs of items that are
+   n / 2, ..., 2 and 1 apart. `tmp` has a place for each item of the group. */
+#define OVER_ITEMS(name, T, JOIN)                             \
+  static inline T name(T x, int n, __local T* tmp) {          \
+    const int l = ITEM, width = min(n, IN_STEP);              \
+    if (n > width) {                                          \
+      tmp[l] = x;                                             \
+      barrier(CLK_LOCAL_MEM_FENCE);                           \
+      for (int s = n / 2; s >= width; s /= 2) {               \
+        if (l % n < s) tmp[l] = JOIN(tmp[l], tmp[l + s]);     \
+        barrier(CLK_LOCAL_MEM_FENCE);                         \
+      }                                                       \
+      x = tmp[l - l % n + l % width];                         \
+      barrier(CLK_LOCAL_MEM_FENCE);                           \
+    }                                                         \
+    IN_STEPS(x, width, JOIN)                                  \
+    return x;                                                 \
   }
-  x = tmp[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return x;
+
+OVER_ITEMS(sum_over, float, SUM_OF)
+OVER_ITEMS(most_over, float, fmax)
+
+/* The sum, and the maximum, of x over all items of a group. */
+static inline float group_sum(float x, __local float* tmp) {
+  return sum_over(x, (int)get_local_size(0), tmp);
+}
+static inline float group_max(float x, __local float* tmp) {
+  return most_over(x, (int)get_local_size(0), tmp);
 }

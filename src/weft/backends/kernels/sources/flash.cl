@@ -50,7 +50,8 @@ __kernel void flash(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, 
                     tensor_t d, int has_mask, int has_sinks, float scale, float cap,
                     const __global float* slopes, int cells_of_part, int n_parts,
                     LOCAL(float) mem) {
-  const int l = get_local_id(0), tx = l % 8, ty = l / 8;
+  const int l = ITEM, tx = l % 8, ty = l / 8;
+  const int together = IN_STEP >= 8; /* the items of a row share a subgroup */
   const int shared_by = q.ne[2] / k.ne[2], n_rows = q.ne[1] * shared_by;
   const int row0 = get_group_id(0) * ROWS, part = get_global_id(2);
   const int kv_head = get_global_id(1) % k.ne[2], i3 = get_global_id(1) / k.ne[2];
@@ -85,10 +86,7 @@ __kernel void flash(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, 
       score[i] = 0.0f;
     }
     if (has_mask) {
-      of_items[l] = seen;
-      barrier(CLK_LOCAL_MEM_FENCE);
-      for (int i = 0; i < ITEMS; i++) seen = fmax(seen, of_items[i]);
-      barrier(CLK_LOCAL_MEM_FENCE);
+      seen = group_max(seen, of_items);
       if (seen == 0.0f) continue; /* all items of the group take this branch */
     }
 
@@ -119,6 +117,7 @@ __kernel void flash(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, 
       barrier(CLK_LOCAL_MEM_FENCE);
     }
 
+    float most[R];
     for (int i = 0; i < R; i++) {
       float best = -INFINITY;
       for (int c = 4 * i; c < 4 * i + 4; c++) {
@@ -129,13 +128,19 @@ __kernel void flash(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, 
         score[c] = add[c] == -INFINITY ? -INFINITY : score[c] + add[c];
         best = fmax(best, score[c]);
       }
-      of_items[(ty * R + i) * 8 + tx] = best;
+      if (together) {
+        IN_STEPS(best, 8, fmax)
+      } else {
+        of_items[(ty * R + i) * 8 + tx] = best;
+      }
+      most[i] = fmax(top[i], best);
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    if (!together) barrier(CLK_LOCAL_MEM_FENCE);
     float shrink[R];
     for (int i = 0; i < R; i++) {
-      float best = top[i];
-      for (int c = 0; c < 8; c++) best = fmax(best, of_items[(ty * R + i) * 8 + c]);
+      float best = most[i];
+      if (!together)
+        for (int c = 0; c < 8; c++) best = fmax(best, of_items[(ty * R + i) * 8 + c]);
       const float base = best == -INFINITY ? 0.0f : best;
       shrink[i] = exp(top[i] - base);
       top[i] = best;

@@ -1,10 +1,12 @@
-/* Weights in planes by many columns of activations as bytes (quantize.cl). Built for the format of
+/* Weights in planes by many columns of activations as bytes (activations.h). Built for the format of
    the weights, and for tiles of TILE rows and columns.
 
    A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them, TILE / 4 rows
    and columns apart. STEP units of the rows and columns of a tile go to local memory as bytes:
    word t of row k at t * TILE + k, so that neighbouring items read neighbouring words. Units are
-   added in order, so that a result does not depend on how many columns there are. */
+   added in order, so that a result does not depend on how many columns there are.
+
+   With EXPERTS, a tile has columns of one expert, which experts.cl has sorted. */
 
 #define SIDE (TILE / 4)
 #define W_WORDS 12 /* of a unit of weights: codes, d0, d1, m0, m1 */
@@ -33,6 +35,24 @@
 #define SECOND first
 #endif
 
+#ifdef EXPERTS
+/* Column k of the tile, as a number of the product's, and the one of the activations that it meets. */
+#define COLUMN(k) order[4 * n_tiles + min(col0 + (k), end - 1)]
+#define MET(column) ((column) / d.ne[1] * x.ne[1] + (column) % d.ne[1] % x.ne[1])
+/* Grid (rows / 4, tiles of columns), groups (SIDE, SIDE). */
+__kernel void gemm_experts(const __global uint4* pw, tensor_t w, const __global uint4* px,
+                           tensor_t x, const __global int* order, int n_tiles, __global uchar* pd,
+                           tensor_t d, LOCAL(uint) wt, LOCAL(uint) xt KERNEL_TABLE) {
+  const int tx = get_local_id(0), ty = get_local_id(1), item = ty * SIDE + tx;
+  const int n = w.ne[0] / 32, row0 = get_group_id(0) * TILE;
+  const int tile = (get_global_id(1) - ty) / SIDE, expert = order[4 * tile];
+  if (expert < 0) return; /* all items of the group */
+  const int col0 = order[4 * tile + 1], end = order[4 * tile + 2];
+  planes_t weights = row_of_planes((bytes_t)pw, &w, 0, expert, 0);
+  planes_t columns = columns_of((bytes_t)px, &x, 0);
+#else
+#define COLUMN(k) min(col0 + (k), d.ne[1] - 1)
+#define MET(column) (column)
 /* Grid (rows / 4, columns / 4, ne2 * ne3), groups (SIDE, SIDE). */
 __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* px, tensor_t x,
                    bytes_t pb, tensor_t bias, __global uchar* pd, tensor_t d, int has_bias,
@@ -40,10 +60,12 @@ __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* p
   const int tx = get_local_id(0), ty = get_local_id(1), item = ty * SIDE + tx;
   const int n = w.ne[0] / 32, row0 = get_group_id(0) * TILE, col0 = (get_global_id(1) - ty) * 4;
   const int matrix = get_global_id(2), i2 = matrix % d.ne[2], i3 = matrix / d.ne[2];
-  FILL_TABLE(item, SIDE * SIDE);
+  const int end = d.ne[1];
   planes_t weights = row_of_planes((bytes_t)pw, &w, 0, i2 / (d.ne[2] / w.ne[2]),
                                    i3 / (d.ne[3] / w.ne[3]));
   planes_t columns = columns_of((bytes_t)px, &x, (long)matrix * x.ne[1]);
+#endif
+  FILL_TABLE(item, SIDE * SIDE);
   float acc[16];
   for (int k = 0; k < 16; k++) acc[k] = 0.0f;
   for (int u0 = 0; u0 < n; u0 += STEP) {
@@ -59,7 +81,8 @@ __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* p
         to[10 * TILE] = as_uint(unit.m0);
         to[11 * TILE] = as_uint(unit.m1);
       } else {
-        const long at = columns.first + (long)min(col0 + k, d.ne[1] - 1) * n + u;
+        const int column = COLUMN(k);
+        const long at = columns.first + (long)MET(column) * n + u;
         const uint4 lo = nibbles(columns, 2 * at), hi = nibbles(columns, 2 * at + 1);
         const uint2 head = head_of(columns, at);
         __local uint* to = xt + s * X_WORDS * TILE + k;
@@ -93,10 +116,15 @@ __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* p
     barrier(CLK_LOCAL_MEM_FENCE);
   }
   for (int k = 0; k < 16; k++) {
-    const int row = row0 + tx + k % 4 * SIDE, column = col0 + ty + k / 4 * SIDE;
-    if (row >= d.ne[0] || column >= d.ne[1]) continue;
+    const int row = row0 + tx + k % 4 * SIDE, c = ty + k / 4 * SIDE;
+    if (row >= d.ne[0] || col0 + c >= end) continue;
     float sum = acc[k];
+    const int column = COLUMN(c);
+#ifdef EXPERTS
+    *(__global float*)(pd + at4(&d, row, column % d.ne[1], column / d.ne[1], 0)) = sum;
+#else
     if (has_bias) sum += load(pb + bias.at + row * bias.nb[0], bias.type);
     *(__global float*)(pd + at4(&d, row, column, i2, i3)) = sum;
+#endif
   }
 }

@@ -1,4 +1,4 @@
-/* Weights in planes by a few columns of activations as bytes (quantize.cl). Built for the format of
+/* Weights in planes by a few columns of activations as bytes (activations.h). Built for the format of
    the weights, for the LANES items that share ROWS rows, and for COLS columns.
 
    A lane loads whole units: neighbouring lanes read neighbouring words of 16 bytes. Lane l adds units
@@ -10,7 +10,7 @@
    before it again. */
 static inline void multiply(planes_t w, int row, int rows, planes_t x, int columns, int n,
                             __local float* tmp TABLE_PARAM) {
-  const int l = get_local_id(0), items = get_local_size(0);
+  const int l = ITEM, items = get_local_size(0), width = min(LANES, IN_STEP);
   float sums[ROWS * COLS];
   for (int k = 0; k < ROWS * COLS; k++) sums[k] = 0.0f;
   for (int u = l % LANES; u < n; u += LANES) {
@@ -31,13 +31,22 @@ static inline void multiply(planes_t w, int row, int rows, planes_t x, int colum
       }
     }
   }
-  for (int k = 0; k < ROWS * COLS; k++) tmp[k * items + l] = sums[k];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int s = LANES / 2; s > 0; s /= 2) {
-    if (l % LANES < s) {
-      for (int k = 0; k < ROWS * COLS; k++) tmp[k * items + l] += tmp[k * items + l + s];
-    }
+  if (LANES > width) {
+    for (int k = 0; k < ROWS * COLS; k++) tmp[k * items + l] = sums[k];
     barrier(CLK_LOCAL_MEM_FENCE);
+    for (int s = LANES / 2; s >= width; s /= 2) {
+      if (l % LANES < s) {
+        for (int k = 0; k < ROWS * COLS; k++) tmp[k * items + l] += tmp[k * items + l + s];
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (width == 1) return;
+    for (int k = 0; k < ROWS * COLS; k++) sums[k] = tmp[k * items + l - l % LANES + l % width];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  for (int k = 0; k < ROWS * COLS; k++) {
+    IN_STEPS(sums[k], width, SUM_OF)
+    if (k % LANES == l % LANES) tmp[k * items + l - l % LANES] = sums[k]; /* who reads it, below */
   }
 }
 
@@ -50,8 +59,8 @@ __kernel void gemv(const __global uint4* pw, tensor_t w, const __global uint4* p
                    , bytes_t po, tensor_t other, __global uchar* pt, tensor_t total
 #endif
 ) {
-  const int l = get_local_id(0), lane = l % LANES, items = get_local_size(0);
-  const int row = get_global_id(0) / LANES * ROWS, column = get_global_id(1) * COLS;
+  const int l = ITEM, lane = l % LANES, items = get_local_size(0);
+  const int row = ITEM_OF_GRID / LANES * ROWS, column = get_global_id(1) * COLS;
   const int matrix = get_global_id(2), i2 = matrix % d.ne[2], i3 = matrix / d.ne[2];
   FILL_TABLE(l, items);
   planes_t weights = row_of_planes((bytes_t)pw, &w, 0, i2 / (d.ne[2] / w.ne[2]),
@@ -76,8 +85,8 @@ __kernel void gemv(const __global uint4* pw, tensor_t w, const __global uint4* p
 __kernel void gemv_experts(const __global uint4* pw, tensor_t w, const __global uint4* px,
                            tensor_t x, bytes_t pi, tensor_t ids, __global uchar* pd, tensor_t d,
                            __global int* fault, int step, LOCAL(float) tmp KERNEL_TABLE) {
-  const int l = get_local_id(0), lane = l % LANES, items = get_local_size(0);
-  const int row = get_global_id(0) / LANES * ROWS;
+  const int l = ITEM, lane = l % LANES, items = get_local_size(0);
+  const int row = ITEM_OF_GRID / LANES * ROWS;
   const int slot = get_global_id(1), token = get_global_id(2);
   const long expert =
       checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, w.ne[2], fault, step);

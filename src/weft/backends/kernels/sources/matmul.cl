@@ -1,5 +1,18 @@
 /* Products of rows of weights with columns of activations. Built for a format of the weights (W;
-   with PLANES, one of planes.h) and of the activations (X). Both are decoded unit by unit. */
+   with PLANES, one of planes.h) and of the activations (X). Both are decoded unit by unit. Where all
+   rows of weights or of activations begin at multiples of 16 bytes (W_ALIGNED, X_ALIGNED), a load may
+   have 16 bytes. */
+
+#ifdef W_ALIGNED
+#define OF_WEIGHTS const __global uint4*
+#else
+#define OF_WEIGHTS bytes_t
+#endif
+#ifdef X_ALIGNED
+#define OF_ACTIVATIONS const __global uint4*
+#else
+#define OF_ACTIVATIONS bytes_t
+#endif
 
 #define UNIT JOIN(unit_, W)
 #define XUNIT JOIN(unit_, X)
@@ -28,34 +41,18 @@ static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, l
 }
 #endif
 
-/* The sum of x over the LANES neighbouring items that share a row. */
-static inline float over_lanes(float x, __local float* tmp) {
-#if LANES > 1
-  const int l = get_local_id(0);
-  tmp[l] = x;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int s = LANES / 2; s > 0; s /= 2) {
-    if (l % LANES < s) tmp[l] += tmp[l + s];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  x = tmp[l - l % LANES];
-  barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-  return x;
-}
-
 /* LANES items compute COLS columns of a row; grid (rows * LANES, columns / COLS, ne2 * ne3). */
-__kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
+__kernel void columns(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pb, tensor_t bias,
                       __global uchar* pd, tensor_t d, int has_bias, LOCAL(float) tmp) {
-  const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
+  const int lane = ITEM % LANES, row = ITEM_OF_GRID / LANES;
   const int first = get_global_id(1) * COLS;
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
-  weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
+  weights_t wr = WEIGHTS_ROW((bytes_t)pw, &w, min(row, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
                              i3 / (d.ne[3] / w.ne[3]));
   bytes_t xc[COLS];
   sum_t acc[COLS];
   for (int c = 0; c < COLS; c++) {
-    xc[c] = px + at4(&x, 0, min(first + c, d.ne[1] - 1), i2, i3);
+    xc[c] = (bytes_t)px + at4(&x, 0, min(first + c, d.ne[1] - 1), i2, i3);
     acc[c] = 0.0f;
   }
   const int n_units = w.ne[0] / 32;
@@ -71,7 +68,7 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
     float sum = TOTAL(acc[c]);
     if (w.ne[0] % 32)
       sum += rest(wr, w.type, w.nb[0], xc[c], x.type, x.nb[0], w.ne[0], lane, LANES);
-    sum = over_lanes(sum, tmp);
+    sum = sum_over(sum, LANES, tmp);
     if (lane == 0 && row < d.ne[0] && first + c < d.ne[1]) {
       if (has_bias) sum += load(pb + bias.at + row * bias.nb[0], bias.type);
       store(pd + at4(&d, row, first + c, i2, i3), d.type, sum);
@@ -81,16 +78,16 @@ __kernel void columns(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb
 
 /* Each slot of a token has a column and an expert; w has the experts from `of_w` on, of n_experts,
    and results of others are left as they are. Grid (rows * LANES, slots, tokens). */
-__kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi, tensor_t ids,
+__kernel void experts(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pi, tensor_t ids,
                       __global uchar* pd, tensor_t d, int of_w, int n_experts, __global int* fault,
                       int step, LOCAL(float) tmp) {
-  const int lane = get_local_id(0) % LANES, row = get_global_id(0) / LANES;
+  const int lane = ITEM % LANES, row = ITEM_OF_GRID / LANES;
   const int slot = get_global_id(1), token = get_global_id(2);
   const long expert =
       checked_index(pi + at4(&ids, slot, token, 0, 0), ids.type, n_experts, fault, step) - of_w;
   const int is_here = expert >= 0 && expert < w.ne[2], n = is_here ? w.ne[0] : 0;
-  weights_t wr = WEIGHTS_ROW(pw, &w, min(row, d.ne[0] - 1), is_here ? expert : 0L, 0);
-  bytes_t xc = px + at4(&x, 0, slot % x.ne[1], token, 0);
+  weights_t wr = WEIGHTS_ROW((bytes_t)pw, &w, min(row, d.ne[0] - 1), is_here ? expert : 0L, 0);
+  bytes_t xc = (bytes_t)px + at4(&x, 0, slot % x.ne[1], token, 0);
   sum_t acc = 0.0f;
   for (int u = lane; u < n / 32; u += LANES) {
     float16 lo, hi, x0, x1;
@@ -100,7 +97,7 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
   }
   float sum = TOTAL(acc);
   if (n % 32) sum += rest(wr, w.type, w.nb[0], xc, x.type, x.nb[0], n, lane, LANES);
-  sum = over_lanes(sum, tmp);
+  sum = sum_over(sum, LANES, tmp);
   if (lane == 0 && row < d.ne[0] && is_here)
     store(pd + at4(&d, row, slot, token, 0), d.type, sum);
 }
@@ -109,7 +106,7 @@ __kernel void experts(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pi
 /* A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them. Units of
    weights and activations are decoded once per group into local memory. Grid (rows / 4, columns /
    4, ne2 * ne3). */
-__kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, tensor_t bias,
+__kernel void tiles(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pb, tensor_t bias,
                     __global uchar* pd, tensor_t d, int has_bias, LOCAL(float) wt,
                     LOCAL(float) xt) {
   const int tx = get_local_id(0), ty = get_local_id(1);
@@ -124,8 +121,8 @@ __kernel void tiles(bytes_t pw, tensor_t w, bytes_t px, tensor_t x, bytes_t pb, 
       const int of_x = i >= TILE, k = of_x ? i - TILE : i;
       __local float* to = of_x ? xt : wt;
       float16 lo = 0.0f, hi = 0.0f;
-      bytes_t xc = px + at4(&x, 0, min(col0 + k, d.ne[1] - 1), i2, i3);
-      weights_t wr = WEIGHTS_ROW(pw, &w, min(row0 + k, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
+      bytes_t xc = (bytes_t)px + at4(&x, 0, min(col0 + k, d.ne[1] - 1), i2, i3);
+      weights_t wr = WEIGHTS_ROW((bytes_t)pw, &w, min(row0 + k, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
                                  i3 / (d.ne[3] / w.ne[3]));
       float v[32];
       if (n == 32) {

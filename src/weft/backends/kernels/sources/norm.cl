@@ -1,7 +1,7 @@
 /* Normalization. A group computes one row; grid (group, ne1, ne2 * ne3). */
 
 #define ROW                                                                   \
-  const int l = get_local_id(0), n_items = get_local_size(0);                 \
+  const int l = ITEM, n_items = get_local_size(0);                            \
   const int i1 = get_global_id(1);                                            \
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2]; \
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);
@@ -28,10 +28,15 @@ __kernel void norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k
 }
 
 /* NORM or RMS_NORM of x, or of x + addend, times a row of weights, plus an optional row of biases.
-   For a source that is absent, the arguments are those of x. */
+   For a source that is absent, the arguments are those of x. With TO_ and a form (activations.h),
+   results are there as bytes, too. */
 __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t pb, tensor_t b,
                          bytes_t pa, tensor_t a, __global uchar* pd, tensor_t d, int kind,
-                         int has_bias, int has_addend, float eps, LOCAL(float) tmp) {
+                         int has_bias, int has_addend, float eps, LOCAL(float) tmp
+#ifdef TO_BYTES
+                         , __global uchar* to, LOCAL(uint) codes
+#endif
+) {
   ROW bytes_t add = pa + at4(&a, 0, i1, i2, i3);
   __global uchar* out = pd + at4(&d, 0, i1, i2, i3);
 #define VALUE(i) \
@@ -48,17 +53,34 @@ __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t
     sum += x * x;
   }
   float scale = 1.0f / sqrt(group_sum(sum, tmp) / s.ne[0] + eps);
+#ifdef TO_BYTES
+  const long spans = s.ne[0] / SPAN, first_span = (get_global_id(2) * s.ne[1] + i1) * spans;
+  for (int first = 0; first < s.ne[0]; first += 4 * n_items) {
+    const int at = first + 4 * l, i0 = min(at, s.ne[0] - 4);
+    float v[4];
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + e;
+      v[e] = (VALUE(i) - mean) * scale * load(pw + w.at + i * w.nb[0], w.type);
+      if (has_bias) v[e] += load(pb + b.at + i * b.nb[0], b.type);
+      if (at < s.ne[0]) store(out + i * d.nb[0], d.type, v[e]);
+    }
+    put_bytes(make_float4(v[0], v[1], v[2], v[3]), first_span + i0 / SPAN,
+              spans * s.ne[1] * s.ne[2] * s.ne[3], at < s.ne[0], l, to, codes);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+#else
   for (int i = l; i < s.ne[0]; i += n_items) {
     float x = (VALUE(i) - mean) * scale * load(pw + w.at + i * w.nb[0], w.type);
     if (has_bias) x += load(pb + b.at + i * b.nb[0], b.type);
     store(out + i * d.nb[0], d.type, x);
   }
+#endif
 }
 
 /* A group of items computes a group of `size` channels of a batch; grid (group, groups, ne3). */
 __kernel void group_norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int size,
                          float eps, LOCAL(float) tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0), i3 = get_global_id(2);
+  const int l = ITEM, n_items = get_local_size(0), i3 = get_global_id(2);
   const int first = get_global_id(1) * size, last = min(first + size, s.ne[2]);
   const int n_rows = s.ne[1] * (last - first);
   const float n = (float)s.ne[0] * n_rows;

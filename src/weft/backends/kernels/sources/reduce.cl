@@ -1,12 +1,14 @@
 /* Largest elements of rows, masks and generators. */
 
+OVER_ITEMS(last_over, int, max)
+
 /* The index of the last of the largest elements, or of all where they are NaNs. A group computes
    one row; grid (group, ne1, ne2 * ne3). */
-__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, LOCAL(float) tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0);
+__kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, LOCAL(float) tmp,
+                     LOCAL(int) places) {
+  const int l = ITEM, n_items = get_local_size(0);
   const int i1 = get_global_id(1), plane = get_global_id(2);
   bytes_t from = ps + at4(&s, 0, i1, plane % s.ne[2], plane / s.ne[2]);
-  __local int* places = (__local int*)&tmp[0];
   float best = -INFINITY;
   int at = -1; /* no number yet */
   for (int i = l; i < s.ne[0]; i += n_items) {
@@ -17,15 +19,10 @@ __kernel void argmax(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, LOC
     }
   }
   const float top = group_max(best, tmp);
-  places[l] = best == top ? at : -1;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = n_items / 2; step > 0; step /= 2) {
-    if (l < step) places[l] = max(places[l], places[l + step]);
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
+  at = last_over(best == top ? at : -1, n_items, places);
   if (l == 0)
     *(__global int*)(pd + d.at + ((long)plane * s.ne[1] + i1) * d.nb[0]) =
-        places[0] < 0 ? s.ne[0] - 1 : places[0];
+        at < 0 ? s.ne[0] - 1 : at;
 }
 
 /* what a mask leaves: numbers of TRI, then 4: columns up to n_past + row, else `other` */

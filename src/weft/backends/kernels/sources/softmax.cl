@@ -4,7 +4,7 @@
 __kernel void soft_max(bytes_t ps, tensor_t s, bytes_t pm, tensor_t m, bytes_t pk, tensor_t sinks,
                        __global uchar* pd, tensor_t d, int has_mask, int has_sinks, float scale,
                        const __global float* slopes, LOCAL(float) tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0);
+  const int l = ITEM, n_items = get_local_size(0);
   const int i1 = get_global_id(1);
   const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
   bytes_t row = ps + at4(&s, 0, i1, i2, i3);

@@ -45,7 +45,7 @@ static inline long joined_whole(int op, long a, long b) {
 /* Reduces `n` elements to one. A group computes one result. */
 __kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int op, int axes,
                         long n, LOCAL(long) tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0);
+  const int l = ITEM, n_items = get_local_size(0), width = min(n_items, IN_STEP);
   const int whole = is_whole(d.type); /* also for ANY and ALL of floats */
   const long which = get_group_id(0);
   __local float* part = (__local float*)&tmp[0];
@@ -65,23 +65,47 @@ __kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, 
       sum = next;
     }
   }
-  if (whole)
-    tmp[l] = count;
-  else
-    part[l] = sum;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  if (l == 0) {
-    __global uchar* to = pd + d.at + walked(&d, 15, which);
-    for (int i = 1; i < n_items; i++) {
-      if (whole)
-        count = joined_whole(op, count, tmp[i]);
-      else
-        sum = joined(op, sum, part[i]);
+  if (n_items > width) {
+    if (whole)
+      tmp[l] = count;
+    else
+      part[l] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int s = n_items / 2; s >= width; s /= 2) {
+      if (l < s) {
+        if (whole)
+          tmp[l] = joined_whole(op, tmp[l], tmp[l + s]);
+        else
+          part[l] = joined(op, part[l], part[l + s]);
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (whole)
-      store_whole(to, d.type, count);
+      count = tmp[l % width];
     else
-      store(to, d.type, op == MEAN ? sum / n : sum);
+      sum = part[l % width];
+  }
+#ifdef SUBGROUPS
+  for (int by = width / 2; by > 0; by /= 2) {
+    if (whole)
+      count = joined_whole(op, count, sub_group_shuffle_xor(count, by));
+    else
+      sum = joined(op, sum, sub_group_shuffle_xor(sum, by));
+  }
+#endif
+  if (l > 0) return;
+  __global uchar* to = pd + d.at + walked(&d, 15, which);
+  if (whole)
+    store_whole(to, d.type, count);
+  else
+    store(to, d.type, op == MEAN ? sum / n : sum);
+}
+
+/* Keeps the larger of two elements, the first of equals; a place of `n` is that of none. */
+static inline void take_larger(long* best, long* at, long x, long place, long n) {
+  if (place < n && (x > *best || (x == *best && place < *at))) {
+    *best = x;
+    *at = place;
   }
 }
 
@@ -89,7 +113,7 @@ __kernel void reduce_nd(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, 
    group computes one result. */
 __kernel void arg_reduce(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int smallest,
                          int axes, long n, LOCAL(long) tmp) {
-  const int l = get_local_id(0), n_items = get_local_size(0);
+  const int l = ITEM, n_items = get_local_size(0), width = min(n_items, IN_STEP);
   const long which = get_group_id(0);
   bytes_t from = ps + s.at + walked(&s, ~axes, which);
   const int floats = !is_whole(s.type);
@@ -102,19 +126,26 @@ __kernel void arg_reduce(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d,
       at = i;
     }
   }
-  tmp[2 * l] = best;
-  tmp[2 * l + 1] = at;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  if (l == 0) {
-    for (int i = 1; i < n_items; i++) {
-      long x = tmp[2 * i], place = tmp[2 * i + 1];
-      if (place < n && (x > best || (x == best && place < at))) {
-        best = x;
-        at = place;
+  if (n_items > width) {
+    tmp[2 * l] = best;
+    tmp[2 * l + 1] = at;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int s = n_items / 2; s >= width; s /= 2) {
+      if (l < s) {
+        take_larger(&best, &at, tmp[2 * (l + s)], tmp[2 * (l + s) + 1], n);
+        tmp[2 * l] = best;
+        tmp[2 * l + 1] = at;
       }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    store_whole(pd + d.at + walked(&d, 15, which), I64, at);
+    best = tmp[2 * (l % width)];
+    at = tmp[2 * (l % width) + 1];
   }
+#ifdef SUBGROUPS
+  for (int by = width / 2; by > 0; by /= 2)
+    take_larger(&best, &at, sub_group_shuffle_xor(best, by), sub_group_shuffle_xor(at, by), n);
+#endif
+  if (l == 0) store_whole(pd + d.at + walked(&d, 15, which), I64, at);
 }
 
 /* Running sums or products along an axis. An item is a line of elements. */
@@ -221,31 +252,4 @@ __kernel void cdist(bytes_t pa, tensor_t a, bytes_t pb, tensor_t b, __global uch
   else if (p != 0.0f && p != 1.0f && !isinf(p))
     sum = pow(sum, 1.0f / p);
   store(pd + at4(&d, i0, i1, i2, i3), d.type, sum);
-}
-
-/* what an element sorts by; with `last`, a NaN is the last also when descending */
-static inline long in_turn(bytes_t p, int type, int descending, int last) {
-  const long x = in_order(p, type);
-  return !descending ? x : last && x == LONG_MAX ? LONG_MAX : ~x;
-}
-
-/* the place of each element in the order along an axis is the number of those before it; equals
-   keep theirs. A NaN is the largest; where indices are i32, it is the last. Grid over the source;
-   what lies behind the result's size is not written. */
-__kernel void sort_indices(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int axis,
-                           int descending) {
-  const int i0 = get_global_id(0), i1 = get_global_id(1);
-  const int i2 = get_global_id(2) % s.ne[2], i3 = get_global_id(2) / s.ne[2];
-  if (i0 >= s.ne[0]) return;
-  const int mine = axis == 0 ? i0 : axis == 1 ? i1 : axis == 2 ? i2 : i3;
-  bytes_t line = ps + at4(&s, i0, i1, i2, i3) - mine * s.nb[axis];
-  const int nan_last = d.type == I32 && !is_whole(s.type);
-  const long x = in_turn(line + mine * s.nb[axis], s.type, descending, nan_last);
-  int place = 0;
-  for (int i = 0; i < s.ne[axis]; i++) {
-    long y = in_turn(line + i * s.nb[axis], s.type, descending, nan_last);
-    place += y < x || (y == x && i < mine);
-  }
-  if (place >= d.ne[axis]) return;
-  store_whole(pd + at4(&d, i0, i1, i2, i3) + (place - mine) * d.nb[axis], d.type, mine);
 }

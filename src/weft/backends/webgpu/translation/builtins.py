@@ -26,6 +26,10 @@ from weft.backends.webgpu.translation.types import (
 from weft.backends.webgpu.translation.values import Values
 
 _PLACES = {"get_global_id": "global_id", "get_local_id": "local_id", "get_group_id": "group_id"}
+_OF_SUBGROUPS = {
+    "get_max_sub_group_size": "subgroup_size", "get_num_sub_groups": "num_subgroups",
+    "get_sub_group_id": "subgroup_id", "get_sub_group_local_id": "subgroup_invocation_id",
+}  # fmt: skip
 _TESTS = ("isfinite", "isinf", "isnan")
 _TYPES = r"(u?char|u?short|u?int|u?long|float)(\d*)"
 
@@ -37,6 +41,11 @@ def built_in(own: Values, name: str, nodes: Sequence[Any], values: list[Value]) 
         return Value(f"i32({_PLACES[name]}[{own.module.constant(nodes[0])}])", INT)
     if name == "get_local_size":
         return Value(f"{own.module.group[own.module.constant(nodes[0])]}i", INT)
+    if name in _OF_SUBGROUPS:
+        own.module.uses_subgroups = True
+        return Value(f"i32({_OF_SUBGROUPS[name]}_here)", INT)
+    if name == "sub_group_shuffle_xor":
+        return _shuffled(own, *values)
     if name == "barrier":
         fence = own.module.constant(nodes[0]) & 2
         own.emit("workgroupBarrier();" + (" storageBarrier();" if fence else ""))
@@ -60,6 +69,21 @@ def _type(own: Values, base: str, n: str) -> Number:
     if base in ("long", "ulong") and not own.module.wide:
         base = f"narrow_{base}"
     return Number(base, int(n or 1))
+
+
+def _shuffled(own: Values, value: Value, by: Value) -> Value:
+    """A number of another item of the subgroup; halves of 64 bits go one by one."""
+    function = "subgroupShuffleXor"
+    type_, item = number(value.type), own.convert(by, UINT).code
+    if type_.kind not in ("i64", "u64"):
+        return Value(f"{function}({value.code}, {item})", type_)
+    name, kind = f"{function}_{type_.letter}", type_.kind
+    code = (
+        f"fn {name}(x: {kind}, by: u32) -> {kind} {{ let low = {function}(u32(u64(x)), by);"
+        f" let high = {function}(u32(u64(x) >> 32u), by);"
+        f" return {kind}(u64(low) | (u64(high) << 32u)); }}"
+    )
+    return Value(f"{own.module.make(name, code)}({value.code}, {item})", type_)
 
 
 def _computed(own: Values, name: str, values: list[Value]) -> Value:
@@ -116,6 +140,9 @@ def _load(own: Values, offset: Value, pointer: Value, base: str, n: int) -> Valu
         raise TranslationError(f"a vector is read from {pointer.type}")
     if base == "half" and n > 1:
         b = pointer.type.at
+        if b in own.module.quads:
+            halves = own.moved(own.pointed(pointer, Number(base, n)), at)
+            return Value(own.loaded(halves).code, Number("float", n))
         name = f"{b}_{n}h"
         pairs = [f"unpack2x16float({b}_word(at + {4 * i}))" for i in range(n // 2)]
         fours = [f"vec4<f32>({pairs[i]}, {pairs[i + 1]})" for i in range(0, n // 2, 2)]

@@ -72,6 +72,8 @@ def load(module: Source, pointer: Pointer, at: str) -> Value:
         return _one(module, b, to, at)
     if to == QUAD and b in module.quads:
         return Value(f"{b}[({at}) >> 4u]", to)
+    if to.n == 16 and size in (2, 4) and b in module.quads:
+        return Value(f"{_sixteen(module, b, to)}({at})", to)
     if size == 4:
         name = f"{b}_{to.n}{to.letter}"
         return Value(
@@ -91,6 +93,28 @@ def load(module: Source, pointer: Pointer, at: str) -> Value:
         )
         return Value(f"{name}({at})", to)
     raise TranslationError(f"{to} is read from a buffer")
+
+
+def _sixteen(module: Source, b: str, to: Number) -> str:
+    """The function that reads 16 numbers of 2 or 4 bytes from a buffer of vectors, where they begin
+    at a multiple of 16 bytes."""
+    n = BYTES[to.base]
+    words = [f"b[{i}].{part}" for i in range(n) for part in "xyzw"]
+    if to.base == "half":
+        pairs = [f"unpack2x16float({word})" for word in words]
+    elif n == 2:
+        pairs = [f"vec2<u32>({word} & 65535u, {word} >> 16u)" for word in words]
+    else:
+        both = zip(words[::2], words[1::2], strict=True)
+        pairs = [f"vec2<{to.kind}>({_as(to.kind, x)}, {_as(to.kind, y)})" for x, y in both]
+    fours = [f"vec4<{to.kind}>({x}, {y})" for x, y in zip(pairs[::2], pairs[1::2], strict=True)]
+    loads = ", ".join(f"{b}[q + {i}]" for i in range(n))
+    name = f"{b}_16{to.base}"
+    code = (
+        f"fn {name}(at: i32) -> {to.wgsl} {{ let q = at >> 4u;"
+        f" let b = array<vec4<u32>, {n}>({loads}); return {to.wgsl}({', '.join(fours)}); }}"
+    )
+    return module.make(name, code)
 
 
 def _one(module: Source, b: str, to: Number, at: str) -> Value:
@@ -170,11 +194,14 @@ def store(module: Source, pointer: Pointer, at: str, value: Value) -> list[str]:
     if size == 4:
         return [f"{b}_put(({at}) >> 2u, {bits});"]
     if size == 8:
+        # the value is computed once: it may be made of what is in this place
         if to.base.startswith("narrow_"):
-            low, high = bits, f"bitcast<u32>({value.code} >> 31u)" if to.is_signed else "0u"
+            low = "v" if to.kind == "u32" else "bitcast<u32>(v)"
+            high = "bitcast<u32>(v >> 31u)" if to.is_signed else "0u"
         else:
-            low, high = f"u32(u64({value.code}))", f"u32(u64({value.code}) >> 32u)"
-        return [f"{b}_put(({at}) >> 2u, {low});", f"{b}_put((({at}) >> 2u) + 1, {high});"]
+            low, high = "u32(u64(v))", "u32(u64(v) >> 32u)"
+        given = f"let w = ({at}) >> 2u; let v = {value.code};"
+        return [f"{{ {given} {b}_put(w, {low}); {b}_put(w + 1, {high}); }}"]
     module.bytewise.add(b)
     if to.base == "half":
         bits = f"pack2x16float(vec2<f32>({value.code}, 0.0))"

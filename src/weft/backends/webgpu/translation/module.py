@@ -31,6 +31,10 @@ def translate(
     return Translation(source, defines, tuple(group), wide=wide).kernel(kernel, local_bytes)
 
 
+_SUBGROUPS = ("subgroup_id", "subgroup_invocation_id", "subgroup_size", "num_subgroups")
+"""The built-in values that a kernel with subgroups takes; its groups have one dimension."""
+
+
 class Translation(Source):
     """Translates a kernel and the functions that it calls."""
 
@@ -60,9 +64,14 @@ class Translation(Source):
         body, n = Function(self, self.call).kernel(self.functions[name])
         x, y, z = self.group
         size = f"vec3<u32>({x}u, {y}u, {z}u)"
+        given, kept = "", ""
+        if self.uses_subgroups:
+            given = "".join(f",\n  @builtin({name}) {name}: u32" for name in _SUBGROUPS)
+            kept = "".join(f"  {name}_here = {name};\n" for name in _SUBGROUPS)
         main = f"""@compute @workgroup_size({x}, {y}, {z})
-fn main(@builtin(local_invocation_id) item: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {{
-  local_id = item;
+fn main(@builtin(local_invocation_id) item: vec3<u32>,
+  @builtin(workgroup_id) group: vec3<u32>{given}) {{
+{kept}  local_id = item;
   group_id = group + vec3<u32>(arguments[0] / {x}u, 0u, 0u);
   global_id = vec3<u32>(arguments[0], arguments[1], arguments[2]) + group * {size} + item;
 {body}
@@ -79,6 +88,8 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>, @builtin(workgroup_id) gr
                 if self.wide or kind not in ("i64", "u64")
             ),
         ]
+        if self.uses_subgroups:
+            parts += [f"var<private> {name}_here: u32;" for name in _SUBGROUPS]
         if self.uses_local:
             n_words = max(local_bytes // 4, 1)
             parts += [

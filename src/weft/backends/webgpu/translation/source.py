@@ -66,6 +66,7 @@ class Source:
         self.quads: set[str] = set()
         """Buffers of vectors of four words, which nothing writes."""
         self.uses_local = False
+        self.uses_subgroups = False
         for node in tree.ext:
             if isinstance(node, c_ast.Typedef):
                 self._types[node.name] = node.type
