@@ -18,6 +18,7 @@ from weft.backends import make_backend
 from weft.backends.cuda import CudaBackend
 from weft.backends.cuda.calls import CudaError
 from weft.backends.cuda.library import _STICKY, called
+from weft.backends.kernels.compiling import Compiling
 from weft.compiler import compile
 from weft.execute import Session
 
@@ -94,6 +95,7 @@ def test_faults_of_the_driver(what: str, error: str, monkeypatch: pytest.MonkeyP
     kind = weft.OutOfMemoryError if no_room else weft.DeviceError
     with monkeypatch.context() as patch:
         patch.setattr(backend.driver.calls, what, fail)
+        patch.setattr(backend.driver, "compiling", Compiling(backend.name))  # kernels are new
         with pytest.raises(kind, match=f"(?:{FAULTS[what]}).*{error}"):
             if what in ("allocate", "function", "launch"):
                 Session(made).run({"x": X})
@@ -157,6 +159,7 @@ _RUN = """
 import numpy as np, weft
 from weft import graph as g
 from weft.backends import make_backend
+from weft.backends.kernels.compiling import Compiling
 from weft.compiler import compile
 from weft.execute import Session
 import tests.cuda_shim
