@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -14,7 +14,7 @@ from anthropic import Anthropic
 from tests.serve.in_process import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
 from tests.waiting import eventually
-from weft.serve.anthropic.format import MessageWriter, paced
+from weft.serve.anthropic.format import MessageWriter
 from weft.serve.anthropic.schema import MessagesBody
 from weft.serve.anthropic.translate import begun_of, chat_of
 from weft.serve.errors import ApiError
@@ -362,25 +362,6 @@ def test_ends() -> None:
 
     failed = asyncio.run(fails())
     assert failed[-1]["type"] == "error" and failed[-1]["error"]["type"] == "api_error"
-
-
-def test_long_silence_has_pings() -> None:
-    async def slow() -> AsyncIterator[int]:
-        yield 1
-        await gate.wait()
-        yield 2
-
-    async def collect() -> list[int | None]:
-        found: list[int | None] = []
-        async for item in paced(slow(), 0.001):
-            found.append(item)
-            if item is None:
-                gate.set()
-        return found
-
-    gate = asyncio.Event()
-    got = asyncio.run(collect())
-    assert got[0] == 1 and got[-1] == 2 and None in got[1:-1]
 
 
 def test_messages_in_a_row_are_joined() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from fastapi import Request
@@ -24,8 +24,17 @@ from weft.serve.schema import Part
 from weft.serve.service import Service
 from weft.serve.texts import Texts
 
+PING_SECONDS = 15.0
+"""Seconds without an event after which a stream of events has a ping, so that nothing on the way
+takes a long prompt for a dead connection."""
+COMMENT = b": ping\n\n"
+"""A comment of a stream of events, which clients leave out."""
+EVENTS = "text/event-stream"
+"""The type of a stream of server-sent events."""
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding back a stream."""
+
+_Item = TypeVar("_Item")
 
 
 class AnswerWriter(Protocol):
@@ -125,14 +134,18 @@ def _embedding_ids(
 
 
 async def respond(
-    writer: AnswerWriter, http: Request, *, stream: bool, media_type: str = "text/event-stream",
-    form: Callable[[Any], Response] = Json,
+    writer: AnswerWriter, http: Request, *, stream: bool, media_type: str = EVENTS,
+    form: Callable[[Any], Response] = Json, ping: Callable[[], bytes] = lambda: COMMENT,
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
-    texts if the client leaves."""
+    texts if the client leaves. A stream of events has what `ping` gives where nothing else has come
+    for `PING_SECONDS`."""
     http.scope["state"]["texts"] = writer.texts
     if stream:
-        return _Stream(writer, media_type)
+        content = writer.stream()
+        if media_type == EVENTS:
+            content = pinged(content, ping)
+        return _Stream(writer, content, media_type)
     whole = asyncio.create_task(writer.whole())
     left = asyncio.create_task(client_left(http))
     try:
@@ -150,8 +163,10 @@ class _Stream(StreamingResponse):
     """A streamed answer. At its end, whatever ends it and even if it never began, no text goes
     on."""
 
-    def __init__(self, writer: AnswerWriter, media_type: str) -> None:
-        super().__init__(writer.stream(), media_type=media_type, headers=STREAM_HEADERS)
+    def __init__(
+        self, writer: AnswerWriter, content: AsyncIterator[bytes], media_type: str
+    ) -> None:
+        super().__init__(content, media_type=media_type, headers=STREAM_HEADERS)
         self._texts = writer.texts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,6 +174,37 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._texts.cancel()
+
+
+async def pinged(stream: AsyncIterator[bytes], ping: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    """The parts of a stream, and pings where none has come for `PING_SECONDS`."""
+    async for part in paced(stream, PING_SECONDS):
+        yield ping() if part is None else part
+
+
+async def paced(source: AsyncIterator[_Item], seconds: float) -> AsyncIterator[_Item | None]:
+    """Yields the items of `source`, and None whenever none has come for `seconds`."""
+    coming: asyncio.Task[_Item] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(_next(source))
+            done, _ = await asyncio.wait((coming,), timeout=seconds)
+            if not done:
+                yield None
+                continue
+            task, coming = coming, None
+            try:
+                item = task.result()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if coming is not None:
+            coming.cancel()
+
+
+async def _next(source: AsyncIterator[_Item]) -> _Item:
+    return await anext(source)
 
 
 async def client_left(http: Request) -> None:

@@ -29,7 +29,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         stops = body.stop_sequences or ()
         name = service.name_for(body.model)
         writer = MessageWriter(texts, name, thinks=body.thinks, stops=stops)
-        return await respond(writer, http, stream=body.stream)
+        return await respond(writer, http, stream=body.stream, ping=writer.ping)
 
     @add(app, "/v1/messages/count_tokens")
     async def count(body: CountBody, http: Request) -> dict[str, int]:

@@ -5,23 +5,18 @@ Order of events: https://docs.anthropic.com/en/docs/build-with-claude/streaming
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from weft.serve.errors import ApiError, message_error
 from weft.serve.messages import Part, Step
 from weft.serve.respond import sse
 from weft.serve.texts import OneChat, Texts
 
-PING_SECONDS = 15.0
-"""Seconds without an event after which a stream has a `ping`, so that nothing on the way takes a
-long prompt for a dead connection."""
 _SIGNATURE = "weft"
 """Signature of reasoning. Anthropic's proves the origin of a text; clients demand one and send it
 back."""
-_Item = TypeVar("_Item")
 
 
 class MessageWriter:
@@ -53,13 +48,17 @@ class MessageWriter:
         yield _event("message_start", message=self._message([]) | {"usage": start})
         yield _event("ping")
         try:
-            async for step in paced(self._chat.steps(), PING_SECONDS):
-                for event in (_event("ping"),) if step is None else self._events(step):
+            async for step in self._chat.steps():
+                for event in self._events(step):
                     yield event
             yield _event("message_delta", delta=self._end(), usage=self._usage())
             yield _event("message_stop")
         except ApiError as error:
             yield _event("error", error=message_error(error)["error"])
+
+    def ping(self) -> bytes:
+        """What the stream says where nothing has come for a while."""
+        return _event("ping")
 
     def _events(self, step: Step) -> Iterator[bytes]:
         part = step.part
@@ -136,28 +135,3 @@ def _delta(part: Part, text: str) -> dict[str, Any]:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return sse({"type": kind} | fields, kind)
-
-
-async def paced(source: AsyncIterator[_Item], seconds: float) -> AsyncIterator[_Item | None]:
-    """Yields the items of `source`, and None whenever none has come for `seconds`."""
-    coming: asyncio.Task[_Item] | None = None
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(_next(source))
-            done, _ = await asyncio.wait((coming,), timeout=seconds)
-            if not done:
-                yield None
-                continue
-            task, coming = coming, None
-            try:
-                item = task.result()
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        if coming is not None:
-            coming.cancel()
-
-
-async def _next(source: AsyncIterator[_Item]) -> _Item:
-    return await anext(source)

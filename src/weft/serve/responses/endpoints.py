@@ -44,7 +44,7 @@ def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
         if body.store is not False:
             writer.keep = lambda response: kept.put(response, new, before, owner)
         kept.running[writer.id] = writer
-        return await respond(writer, http, stream=bool(body.stream))
+        return await respond(writer, http, stream=bool(body.stream), ping=writer.ping)
 
     @add(app, "/v1/responses/input_tokens")
     async def count(body: CountBody, http: Request) -> dict[str, Any]:

@@ -95,6 +95,11 @@ class ResponseWriter:
             failed["error"] = {"code": code, "message": str(error)}
             yield self._event("response.failed", response=failed)
 
+    def ping(self) -> bytes:
+        """What the stream says where nothing has come for a while: an event, as some clients count
+        no comment as a sign of life."""
+        return self._event("response.in_progress", response=self._response("in_progress"))
+
     async def _steps(self) -> AsyncIterator[Step]:
         """Yields the steps of the answer; a response that is cancelled ends."""
         try:
