@@ -17,6 +17,7 @@ import numpy as np
 from weft import graph as G
 from weft import quants
 from weft.backends import Backend
+from weft.backends.base import UsesThreads
 from weft.backends.memory import BufferType
 from weft.compiler import compile
 from weft.dtype import DType, find_dtype
@@ -171,6 +172,8 @@ def measure_device(
     device = DeviceProfile(
         backend.name, backend.kind, memory, bandwidth, flops, launch, start, op_flops,
         refuses=refuses, offload_from=offload_from,
+        threads=max(backend.n_threads, backend.n_threads_batch)
+        if isinstance(backend, UsesThreads) else None,
     )  # fmt: skip
     return device, left_out
 

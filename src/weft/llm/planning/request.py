@@ -88,7 +88,9 @@ class Request:
         if max_tokens == 1:
             tokens = self.point(1, GENERATED)
             return CostOptions(profile, (tokens,), f"{GENERATED} generated tokens")
-        return CostOptions(profile, (self.point(max_tokens),), f"batch of {max_tokens} tokens")
+        return CostOptions(
+            profile, (self.point(max_tokens),), f"batch of {max_tokens} tokens with a full cache"
+        )
 
     def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
         """Homes by number of layers and by glob; see `homes_by_layer`."""
