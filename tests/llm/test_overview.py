@@ -156,6 +156,12 @@ def test_speeds_that_were_measured_or_calibrated_here_are_found(model: Model, ca
     assert sentences(about(plan))[3] == (
         f"Speed: about 42 tokens/s for answers and 700 tokens/s for prompts, {how}."
     )
+    for speeds, said in (
+        ({"pp64": 173.0}, "about 173 tokens/s for prompts, {}; answers were not measured."),
+        ({"tg16": 42.0}, "about 42 tokens/s for answers, {}; prompts were not measured."),
+    ):
+        remember(model.file, "demo", replace(tuned, speeds=speeds), {})
+        assert sentences(about(plan))[3] == "Speed: " + said.format(how)
     # other types of cached values, and other numbers of threads, have other speeds
     fewer = about(prepare(model, n_ctx=64, n_threads=77)).speed
     assert fewer is not None and fewer.how == calibrated.how

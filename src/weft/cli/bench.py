@@ -227,8 +227,7 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     )  # fmt: skip
     series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
-    if columns_shown == ["n_threads"]:
-        keep_speeds(models, load[0].typed, series.rows)
+    _keep(models, load, series, columns_shown)
     if own.trace is not None:
         series.profiles[-1].save_trace(own.trace)
     if own.html is not None:
@@ -242,6 +241,21 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
         for measured in series.profiles:
             print_profile(measured, own.slowest, to_error=own.output is not Output.md)
             print_predicted(measured, series.plan, load[-1].arguments)
+
+
+def _keep(
+    models: Sequence[Path], load: Sequence[Loading], series: Series, columns: Sequence[str]
+) -> None:
+    """Keeps the speeds for `weft explain`, or notes why not."""
+    if columns == ["n_threads"]:
+        left_out = keep_speeds(models, load[0].typed, series.rows)
+    else:
+        left_out = [
+            "these speeds are not kept for `weft explain`: they are not those of the usual options "
+            f"({', '.join(columns)})"
+        ]
+    for text in left_out:
+        note(text)
 
 
 def _write_report(path: Path, series: Series) -> None:
