@@ -24,6 +24,7 @@ __all__ = [
     "PromptProgress",
     "StatusLine",
     "TextOut",
+    "TimeLeft",
     "WaitingBar",
     "WordWrap",
     "console",
@@ -33,6 +34,7 @@ __all__ = [
     "note",
     "say",
     "size_text",
+    "span_text",
     "text_out",
     "unechoed",
     "wide",
@@ -244,8 +246,52 @@ def unechoed() -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSANOW, before)
 
 
+LINE_SECONDS = 10.0
+"""Seconds between lines about work that takes long, where stderr is no terminal."""
+
+
+class _Lines:
+    """Lines on a stderr that is no terminal: one about every `LINE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._next = perf_counter() + LINE_SECONDS
+
+    def __call__(self, text: str) -> None:
+        """Prints `text` if the last line is old enough."""
+        now = perf_counter()
+        if text and now >= self._next:
+            self._next = now + LINE_SECONDS
+            say(text)
+
+
+class TimeLeft:
+    """The time that steps of about the same length still take, judged by those that are done."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        """`seconds` is a first guess of one step."""
+        self._guess = seconds
+        self._start: float | None = None
+
+    def __call__(self, done: int, total: int) -> str:
+        """Text such as `, about 12 min left`; empty before the first step is done."""
+        if self._start is None:
+            self._start = perf_counter() if done == 0 else None
+        spent = 0.0 if self._start is None else perf_counter() - self._start
+        each = spent / done if done and self._start is not None else self._guess
+        return "" if each is None else f", about {span_text(each * (total - done))} left"
+
+
+def span_text(seconds: float) -> str:
+    """A span of time such as `40 s`, `12 min` or `2 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 class WaitingBar:
-    """A progress bar on stderr for work that takes long, shown on a terminal only."""
+    """A progress bar on stderr for work that takes long; without a terminal, a line now and
+    then."""
 
     def __init__(self, label: str, unit: Literal["bytes", "things"], patience: float) -> None:
         """`unit` is the unit of the numbers; `patience` is the seconds before the bar is shown."""
@@ -253,6 +299,7 @@ class WaitingBar:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = perf_counter()
+        self._lines = _Lines()
 
     def __enter__(self) -> Self:
         return self
@@ -269,6 +316,8 @@ class WaitingBar:
     def __call__(self, done: int, total: int) -> None:
         """Shows `done` of `total`, unless the work has just begun."""
         if not _on_terminal():
+            if done < total:
+                self._lines(f"{self._label}: {self._counted(done)} of {self._counted(total)}")
             return
         if self._bar is None:
             if perf_counter() - self._start < self._patience or done == total:
@@ -278,6 +327,9 @@ class WaitingBar:
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)
+
+    def _counted(self, n: int) -> str:
+        return size_text(n) if self._unit == "bytes" else f"{n:,}"
 
     def _new_bar(self) -> Progress:
         """Creates the bar. Its modules are imported only now, since most commands need none."""
@@ -289,10 +341,13 @@ class WaitingBar:
 
 
 class StatusLine:
-    """A line on the terminal that says what runs now; it needs no thread."""
+    """A line on the terminal that says what runs now; without a terminal, a line now and then.
+
+    It needs no thread."""
 
     def __init__(self) -> None:
         self._width = 0
+        self._lines = _Lines()
 
     def __enter__(self) -> Self:
         return self
@@ -303,6 +358,7 @@ class StatusLine:
     def __call__(self, text: str) -> None:
         """Replaces the line by `text`."""
         if not _on_terminal():
+            self._lines(text)
             return
         errors = _errors()
         text = text[: max(errors.width - 1, 0)]

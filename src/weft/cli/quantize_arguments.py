@@ -176,7 +176,7 @@ def threads_from(n: int | None) -> int | None:
 
 
 class Shown:
-    """Lines of the tensors that are done, over a bar."""
+    """A bar of the tensors that are done."""
 
     def __init__(self, nbytes: int) -> None:
         """`nbytes` are those of all tensors before."""
@@ -190,8 +190,7 @@ class Shown:
         self._bar.stop()
 
     def __call__(self, t: QuantizedTensor) -> None:
-        """Shows a tensor."""
-        show_tensor(t)
+        """Counts a tensor."""
         self._done += t.old_bytes
         self._bar(self._done, self._total)
 

@@ -15,7 +15,16 @@ from rich.table import Table
 from weft.backends import make_backend
 from weft.cli.calibrate import measure_machine
 from weft.cli.command import usage_error
-from weft.cli.console import StatusLine, errors, note, say, size_text, wide
+from weft.cli.console import (
+    StatusLine,
+    TimeLeft,
+    errors,
+    note,
+    say,
+    size_text,
+    span_text,
+    wide,
+)
 from weft.cli.quantize_arguments import QuantizeFlags
 from weft.cli.text_input import read_text
 from weft.dtype import DTYPES, DType
@@ -41,16 +50,35 @@ _CHUNK = 512
 
 
 def chosen_types(
-    file: GGUFFile, arguments: QuantizeFlags, choices: Choices, importance: Importance | None
+    file: GGUFFile,
+    name: str,
+    arguments: QuantizeFlags,
+    choices: Choices,
+    importance: Importance | None,
 ) -> tuple[dict[str, DType], dict[str, Any]]:
-    """The best type of each tensor, by name, and the plan as data. What was found is printed."""
-    options = _options(file, arguments, choices, importance)
+    """The best type of each tensor of the model called `name`, by tensor, and the plan as data.
+    What was found is printed."""
+    options = replace(_options(file, arguments, choices, importance), name=name)
+    if not choices.requantize:
+        _note_quantized(file, name)
     with StatusLine() as status:
+        left = TimeLeft()
+
+        def announce(n: int, seconds: float) -> None:
+            nonlocal left
+            status("")
+            say(
+                f"{n} measurements of {arguments.probe_tokens} tokens at most, of about "
+                f"{span_text(seconds)} each: about {span_text(n * seconds)}"
+            )
+            left = TimeLeft(seconds)
 
         def progress(done: int, total: int, what: str) -> None:
-            status(f"measuring {done} of {total}: {what}")
+            status(f"measuring {done} of {total}{left(done, total)}: {what}")
 
-        found = fit(file, options, lambda model: _text(model, arguments, status), progress)
+        found = fit(
+            file, options, lambda model: _text(model, arguments, status), progress, announce
+        )
     data = fit_data(found)
     _show(found, arguments)
     if arguments.html is not None:
@@ -61,6 +89,18 @@ def chosen_types(
     if arguments.as_json:
         print(json.dumps(data, indent=1))
     return found.fitting.by_tensor(found.best.choice.types), data
+
+
+def _note_quantized(file: GGUFFile, name: str) -> None:
+    """Notes that types are chosen for tensors that are quantized already."""
+    before = Counter(t.dtype.name for t in file.tensors.values() if t.dtype.is_quantized)
+    if before:
+        listed = ", ".join(f"{n} x {dtype}" for dtype, n in before.most_common())
+        note(
+            f"{name} is quantized already ({listed}): quantizing again loses more than quantizing "
+            "the original model, and the figures are against this file, not the original",
+            "yellow",
+        )
 
 
 def planned_types(file: GGUFFile, path: Path) -> dict[str, DType]:
