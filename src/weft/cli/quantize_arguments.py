@@ -85,7 +85,7 @@ class QuantizeFlags(Group):
     probe: str | None = option(
         None,
         "each: measure every tensor in every type; scaled: in one, others by their error; error: "
-        "by error alone. Default: each where that takes minutes, or scaled.", panel=FIT,
+        "by error alone. Default: each for small models, or scaled.", panel=FIT,
         metavar="MANNER",
     )  # fmt: skip
     fit_types: str | None = option(
