@@ -222,12 +222,9 @@ def fit(
     mixes = named_mixes(fitting, weighted, solved.cache)
     tried = _tried(held, fitting, solved, mixes, options, kept, progress)
     curve = fitting.curve(_N_CURVE, solved.cache)
-    least = None
-    if not tried[0].is_of_use:
-        larger = [c for c in curve if c.whole.nbytes > tried[0].choice.whole.nbytes]
-        least = _least_of_use(held, fitting, larger, options.importance, kept, progress)
+    of_use = _least_of_use(held, fitting, curve, tried[0], options.importance, kept, progress)
     return Fit(
-        file, groups, options, text, manner, fitting, found, solved, tried, mixes, curve, least
+        file, groups, options, text, manner, fitting, found, solved, tried, mixes, curve, of_use
     )  # fmt: skip
 
 
@@ -274,13 +271,17 @@ def _tried(
 def _least_of_use(
     held: Held,
     fitting: Fitting,
-    choices: Sequence[Choice],
+    curve: Sequence[Choice],
+    best: Tried,
     importance: Importance | None,
     kept: Kept,
     progress: Progress | None,
 ) -> Tried | None:
-    """Measures some of the choices, which are in ascending order of size, and finds the first that
-    is of use; None: none is."""
+    """Where `best` is of no use, measures some of the larger choices of `curve`, which are in
+    ascending order of size, and finds the first that is; else None."""
+    if best.is_of_use:
+        return None
+    choices = [c for c in curve if c.whole.nbytes > best.choice.whole.nbytes]
     low, high, found = 0, len(choices), None
     while low < high:
         middle = (low + high) // 2
