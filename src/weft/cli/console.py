@@ -247,11 +247,11 @@ def unechoed() -> Iterator[None]:
 
 
 LINE_SECONDS = 10.0
-"""Seconds between lines about work that takes long, where stderr is no terminal."""
+"""Seconds between lines about work that takes long, where stderr is a file or a pipe."""
 
 
 class _Lines:
-    """Lines on a stderr that is no terminal: one about every `LINE_SECONDS`."""
+    """Lines on a stderr that is a file or a pipe: one about every `LINE_SECONDS`."""
 
     def __init__(self) -> None:
         self._next = perf_counter() + LINE_SECONDS

@@ -214,7 +214,7 @@ def _print(report: Report) -> None:
 
 
 def _left_to_others(report: Report) -> str:
-    """The number of cases that the device has no kernels for, which is no failure."""
+    """The number of cases that the device has no kernels for, which do not fail the check."""
     n = len(report.refused)
     if not n:
         return ""

@@ -30,7 +30,7 @@ def _size(model: Model) -> str:
 
 def _type(model: Model) -> str:
     """The mix that the file states, or the type of most weights where that is another and the mix
-    could be: rows that are no whole blocks of a mix get other types."""
+    could be: rows whose length is not a multiple of the block of a mix get other types."""
     number = model.file.metadata.get("general.file_type")
     stated = next((m for m in MIXES.values() if m.number == number), None)
     main = _main_type(model).upper()
@@ -45,7 +45,7 @@ def _type(model: Model) -> str:
 
 
 def _has_rows_beside(model: Model, block: int) -> bool:
-    """Whether most weights of matrices are in rows that are no whole blocks."""
+    """Whether most weights of matrices are in rows whose length is not a multiple of `block`."""
     matrices = [t for t in model.file.tensors.values() if t.ne[1] > 1]
     beside = sum(t.n_elements for t in matrices if t.ne[0] % block)
     return 2 * beside > sum(t.n_elements for t in matrices)

@@ -86,7 +86,7 @@ class FitOptions:
     keep: bool = True
     """True to keep measurements in the user's cache folder."""
     name: str = ""
-    """The name of the model in messages; empty: that of its file."""
+    """The name of the model in messages; empty: the name of its file."""
 
 
 @dataclass(frozen=True, slots=True)

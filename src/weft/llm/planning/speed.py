@@ -33,7 +33,7 @@ class Speed:
     how: str
     """How it is known, such as `predicted for "a desktop"`."""
     missing: str = ""
-    """What was not measured: `answers`, `prompts`, or nothing."""
+    """The kind of text that was not measured: `answers` or `prompts`; empty: none."""
 
     def __str__(self) -> str:
         """A sentence without its subject, such as `about 120 tokens/s for answers ...`."""
