@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from rich.console import Console
 
 from tests.cli.in_process import weft
 from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import metadata, weights, write_model
+from weft.cli.quantize_fit import _table
 from weft.flags import FLAGS
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
+from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.fitting.budget import Choice
+from weft.llm.fitting.fit import Fit, Tried
+from weft.llm.fitting.sizes import Whole
 from weft.tables import size_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +152,24 @@ def test_a_model_that_is_of_no_use_is_a_warning_with_the_least_budget(
     data = json.loads(good.stdout)
     assert data["of_use"] is True and data["warning"] is None
     assert "warning" not in good.stderr and "quantized already" not in good.stderr
+
+
+def test_the_table_is_not_wider_than_the_screen() -> None:
+    whole = Whole(100 << 20, 10 << 20, 80 << 20, 0.01)
+    choice = Choice("Q4_K_M", {}, 0.1, whole, 80 << 20, CacheTypes())
+    tried = Tried(choice, 17.81234, 0.01234, 20.1234, 0.001)
+    found = SimpleNamespace(
+        file=SimpleNamespace(tensors={"a": SimpleNamespace(n_elements=135 << 20)}), tried=[tried]
+    )
+    for width, names in ((80, 7), (200, 9)):
+        text = io.StringIO()
+        Console(file=text, width=width).print(_table(cast(Fit, found), width))
+        head, row = text.getvalue().splitlines()
+        assert len(_columns(head)) == len(_columns(row)) == names and len(row.rstrip()) <= width
+
+
+def _columns(line: str) -> list[str]:
+    return [cell for cell in re.split(r"  +", line.strip()) if cell]
 
 
 def test_a_model_that_writes_nothing_is_refused_before_the_solver_is_missed(

@@ -47,6 +47,10 @@ from weft.schedule import Profile, load_profile
 from weft.schedule.profile import parse_size
 
 _CHUNK = 512
+_COLUMNS = ("types", "file", "bits/weight", "memory", "KL", "±", "99%", "same top", "tokens/s")
+_DETAILS = ("±", "99%")
+_WIDE = 100
+"""Number of columns of a screen from which the table has the details, too."""
 
 
 def chosen_types(
@@ -224,14 +228,8 @@ def _kept_text(path: Path, chunk: int, n_vocab: int) -> list[int] | None:
 
 def _show(found: Fit, arguments: QuantizeFlags) -> None:
     """Prints the table of what was tried, and what the choice is for."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("types")
-    for column in ("file", "bits/weight", "memory", "KL", "±", "99%", "same top", "tokens/s"):
-        table.add_column(column, justify="right")
-    weights = sum(t.n_elements for t in found.file.tensors.values())
-    for tried in found.tried:
-        table.add_row(*_cells(tried, weights))
-    wide(to_error=True).print(table)
+    screen = wide(to_error=True)
+    screen.print(_table(found, screen.width))
     best = found.best
     types = Counter(dtype.name for dtype in best.choice.types.values())
     order = sorted(types, key=lambda n: -DTYPES[n].bytes / DTYPES[n].block)
@@ -249,6 +247,20 @@ def _show(found: Fit, arguments: QuantizeFlags) -> None:
         )
     if errors.is_terminal and arguments.text is None:
         note("measured on a text that the model wrote; -f TEXT measures on yours")
+
+
+def _table(found: Fit, width: int) -> Table:
+    """The choices that were tried; screens of few columns get the figures that matter most."""
+    weights = sum(t.n_elements for t in found.file.tensors.values())
+    rows = [dict(zip(_COLUMNS, _cells(tried, weights), strict=True)) for tried in found.tried]
+    shown = [name for name in _COLUMNS if width >= _WIDE or name not in _DETAILS]
+    shown = [name for name in shown if any(row[name] for row in rows)]
+    table = Table(box=None, pad_edge=False)
+    for name in shown:
+        table.add_column(name, justify="left" if name == "types" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
+    return table
 
 
 def _cells(tried: Tried, weights: int) -> tuple[str, ...]:
