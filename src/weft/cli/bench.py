@@ -227,7 +227,10 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     )  # fmt: skip
     series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
-    _keep(models, load, series, columns_shown)
+    left_out = _keep(models, load, series, columns_shown)
+    if own.output is Output.md and own.output_err is None and not own.progress:
+        for text in left_out:
+            say(text, "dim")
     if own.trace is not None:
         series.profiles[-1].save_trace(own.trace)
     if own.html is not None:
@@ -245,17 +248,14 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
 
 def _keep(
     models: Sequence[Path], load: Sequence[Loading], series: Series, columns: Sequence[str]
-) -> None:
-    """Keeps the speeds for `weft explain`, or notes why not."""
+) -> list[str]:
+    """Keeps the speeds for `weft explain`; returns sentences about what is not kept, and why."""
     if columns == ["n_threads"]:
-        left_out = keep_speeds(models, load[0].typed, series.rows)
-    else:
-        left_out = [
-            "these speeds are not kept for `weft explain`: they are not those of the usual options "
-            f"({', '.join(columns)})"
-        ]
-    for text in left_out:
-        note(text)
+        return keep_speeds(models, load[0].typed, series.rows)
+    return [
+        "these speeds are not kept for `weft explain`: they are not those of the usual options "
+        f"({', '.join(columns)})"
+    ]
 
 
 def _write_report(path: Path, series: Series) -> None:
