@@ -316,15 +316,19 @@ def test_speeds_with_the_usual_options_are_kept(path: Path, cache: Path) -> None
 
     rows = [row(512, 0, 900.0), row(0, 128, 50.0), row(8, 0, 1.0), row(512, 128, 2.0),
             row(0, 64, 3.0, 4096)]  # fmt: skip
-    for typed in ({"n_threads": 1}, {"devices": "reference,cpu"}):
-        keep_speeds([path], typed, rows)
-        assert not cache.exists()
-    keep_speeds([path], {}, rows)
+    for typed, flag in (({"n_threads": 1}, "--threads"), ({"devices": "cpu"}, "--devices")):
+        (said,) = keep_speeds([path], typed, rows)
+        assert flag in said and not cache.exists()
+    (said,) = keep_speeds([path], {}, rows)
+    assert said == "pp8 is not kept for `weft explain`: it has fewer than 32 tokens"
     with open_gguf(path) as file:
         found = measured(file)
         assert found is not None and found.speeds == {"pp512": 900.0, "tg128": 50.0}
         assert find(file) is None  # there are no values to take
+        assert not keep_speeds([path], {}, [row(0, 16, 40.0)])
+        found = measured(file)
+        assert found is not None and found.speeds == {"pp512": 900.0, "tg16": 40.0}
         remember(file, "tiny", Tuned(ubatch=64), {})
-        keep_speeds([path], {}, rows)  # measured without that value
+        assert "those of --tune" in keep_speeds([path], {}, rows)[-1]  # measured without that value
         kept = measured(file)
         assert kept is not None and not kept.speeds

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from rich.console import Console
 
 from tests.cli.in_process import weft
+from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import metadata, weights, write_model
+from weft.cli.quantize_fit import _table
 from weft.flags import FLAGS
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
+from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.fitting.budget import Choice
+from weft.llm.fitting.fit import Fit, Tried
+from weft.llm.fitting.sizes import Whole
+from weft.tables import size_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "weft-demo.gguf"
@@ -116,6 +128,58 @@ def test_what_cannot_be_is_a_sentence(
     assert done.returncode in (1, 2)
     assert said in " ".join(done.stderr.split())
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_model_that_is_of_no_use_is_a_warning_with_the_least_budget(
+    tmp_path: Path, text: Path
+) -> None:
+    args = ("-c", "64", "-f", text, "--probe-tokens", "64", "--dry-run", "--json")
+    types = ("--fit-types", "q8_0,q4_0,q1_0")
+    done = weft("quantize", DEMO, "--fit-file", "300k", *args, *types, "--probe", "scaled")
+    assert done.returncode == 0, done.stderr
+    data, said = json.loads(done.stdout), " ".join(done.stderr.split())
+    assert data["of_use"] is False and f"warning: {data['warning']}" in said
+    assert data["chosen"]["kl"] > 1 or data["chosen"]["same_top"] < 0.5
+    assert "is of no use: its mean divergence is" in said
+    least = data["least_of_use"]
+    assert least["kl"] <= 1 and least["same_top"] >= 0.5 and least["file"] > 300 << 10
+    assert f"a file of {size_text(least['file'])} (--fit-file)" in said
+    assert "is quantized already" in said and "measurements of 64 tokens" in said
+
+    guessed = weft("quantize", DEMO, "--fit-file", "300k", *args, *types, "--probe", "error")
+    assert json.loads(guessed.stdout)["least_of_use"]["file"] > 300 << 10
+    good = weft("quantize", DEMO, "--fit-file", "1200k", *args, *types, "--allow-requantize")
+    data = json.loads(good.stdout)
+    assert data["of_use"] is True and data["warning"] is None
+    assert "warning" not in good.stderr and "quantized already" not in good.stderr
+
+
+def test_the_table_is_not_wider_than_the_screen() -> None:
+    whole = Whole(100 << 20, 10 << 20, 80 << 20, 0.01)
+    choice = Choice("Q4_K_M", {}, 0.1, whole, 80 << 20, CacheTypes())
+    tried = Tried(choice, 17.81234, 0.01234, 20.1234, 0.001)
+    found = SimpleNamespace(
+        file=SimpleNamespace(tensors={"a": SimpleNamespace(n_elements=135 << 20)}), tried=[tried]
+    )
+    for width, names in ((80, 7), (200, 9)):
+        text = io.StringIO()
+        Console(file=text, width=width).print(_table(cast(Fit, found), width))
+        head, row = text.getvalue().splitlines()
+        assert len(_columns(head)) == len(_columns(row)) == names and len(row.rstrip()) <= width
+
+
+def _columns(line: str) -> list[str]:
+    return [cell for cell in re.split(r"  +", line.strip()) if cell]
+
+
+def test_a_model_that_writes_nothing_is_refused_before_the_solver_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
+    model, _ = make_encoder(tmp_path)
+    done = weft("quantize", model, "--fit", "1G", "--dry-run")
+    assert done.returncode == 1
+    assert f"{model} writes no text token by token" in " ".join(done.stderr.split())
 
 
 def test_without_the_solver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.cli.terminal import Terminal
 from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import write_model
 from weft.cli import console
-from weft.cli.console import StatusLine
+from weft.cli.console import CountProgress, LoadProgress, StatusLine, TimeLeft
 from weft.cli.profile_view import _fitting
 from weft.schedule.explain import table_lines
 from weft.schedule.machines import without_slow_helpers
@@ -95,6 +95,32 @@ def test_a_line_of_status_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     shown = text.getvalue()
     assert shown.split("\r")[1:3] == ["measuring something", "short".ljust(19)]
     assert shown.endswith(f"\r{' ' * 5}\r")
+
+
+def test_without_a_terminal_long_work_prints_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(console, "perf_counter", lambda: now)
+    monkeypatch.setattr(console, "_on_terminal", lambda: False)
+    status, things = StatusLine(), CountProgress("scoring chunks")
+    weights, left = LoadProgress(), TimeLeft()
+    said = []
+    for second in range(31):
+        now = float(second)
+        status(f"second {second}")
+        things(second, 31)
+        weights(second << 20, 31 << 20)
+        said.append(left(second, 121))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [
+        "second 10", "scoring chunks: 10 of 31", "loading weights: 10.00 MiB of 31.00 MiB"
+    ]  # fmt: skip
+    assert [line for line in lines if line.startswith("second")] == [
+        "second 10", "second 20", "second 30"
+    ]  # fmt: skip
+    assert said[0] == "" and said[1] == ", about 2 min left" and said[30] == ", about 91 s left"
+    assert TimeLeft(40.0)(0, 211) == ", about 2 h 21 min left"
 
 
 # **** tables ****

@@ -53,3 +53,22 @@ def test_a_device_is_given_no_more_figures_than_its_time(monkeypatch: pytest.Mon
         f"measuring {name}: products of f32" for name in ("reference", "cpu")
     ]
     assert measure.time_limit(0.2) == 60 and measure.time_limit(5) == 1500
+
+
+def test_the_best_of_several_rounds_counts_and_a_busy_machine_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second round of q8_0 is five times as fast as the first."""
+    backend = make_backend("cpu", n_threads=1)
+    times = iter([1.0, 5.0, 1.1, 1.0, 1.0, 2.0])
+    monkeypatch.setattr(measure, "TYPES", ("f32", "q8_0"))
+    monkeypatch.setattr(measure, "_best", lambda call, seconds: next(times) / 100)
+    bench = measure._Bench(backend, [], 0.0)
+    said: list[str] = []
+    rates, spread = measure._products(bench, 8, 0.0, said.append, [])
+    work = 2 * 2048 * 2048 * 8
+    assert rates == pytest.approx({"f32": 100 * work, "q8_0": 100 * work}, rel=0.01)
+    assert spread == pytest.approx({"f32": 1.1, "q8_0": 5.0})
+    assert said[-1] == "products of q8_0, round 3 of 3"
+    assert "products of q8_0 differ by a factor of 5.0" in measure._busy_text(spread)
+    assert not measure._busy_text({"f32": 1.1}) and not measure._busy_text({})

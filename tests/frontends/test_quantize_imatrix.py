@@ -170,8 +170,10 @@ def test_layers_that_cannot_be(layers: list[int], said: str, model: Path, tmp_pa
 def test_quantizing_again_is_asked_for(model: Path, folder: Path, tmp_path: Path) -> None:
     first = folder / "first.gguf"
     quantize_file(model, first, "Q8_0", choices=Choices(requantize=False))
-    with pytest.raises(UnsupportedOpError, match=r"is q8_0 already, .* add --allow-requantize"):
-        quantize_file(first, tmp_path / "again.gguf", "Q4_0", choices=Choices(requantize=False))
+    for to in ("Q4_0", "F16", "BF16"):
+        with pytest.raises(UnsupportedOpError, match=r"is q8_0 already, .* add --allow-requantize"):
+            quantize_file(first, tmp_path / "again.gguf", to, choices=Choices(requantize=False))
+    quantize_file(first, tmp_path / "f32.gguf", "F32", choices=Choices(requantize=False))
     quantize_file(first, tmp_path / "again.gguf", "Q4_0")
 
 

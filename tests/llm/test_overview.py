@@ -10,7 +10,10 @@ import pytest
 
 from weft.compiler import lower_plan
 from weft.errors import OutOfMemoryError
+from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.quantize import quantize_file
 from weft.llm.model import Model
+from weft.llm.model_name import model_name
 from weft.llm.planning import speed as speed_module
 from weft.llm.planning.explain import memory_rows
 from weft.llm.planning.overview import (
@@ -70,6 +73,22 @@ def test_the_sum_is_that_of_the_rows_and_the_ops_are_those_that_run(
     assert "with a context of 128 tokens" in fits
     assert where == f"Runs on cpu: {steps} ops in 1 split."
     assert speed.startswith("Speed: not measured; `weft bench MODEL`")
+
+
+def test_texts_longer_than_in_training_are_said(model: Model, cache: Path) -> None:
+    trained = model.config.n_ctx_train
+    fits = sentences(about(prepare(model, n_ctx=2 * trained)))[1]
+    assert f"The model was trained for {trained:,} tokens" in fits
+    assert "trained" not in sentences(about(prepare(model, n_ctx=trained)))[1]
+    two = prepare(model, n_ctx=2 * trained, n_seq_max=2)  # each text has as much as in training
+    assert "trained" not in sentences(about(two))[1]
+
+
+def test_a_mix_whose_blocks_do_not_fit_keeps_its_name(tmp_path: Path, model: Model) -> None:
+    out = tmp_path / "mix.gguf"
+    quantize_file(model.file.path, out, "Q4_K_M")
+    with open_gguf(out) as file:
+        assert model_name(Model(file)).endswith("Q4_K - Medium (mostly Q5_0)")
 
 
 def test_a_machine_on_paper_says_how_fast(model: Model, cache: Path) -> None:
@@ -156,6 +175,12 @@ def test_speeds_that_were_measured_or_calibrated_here_are_found(model: Model, ca
     assert sentences(about(plan))[3] == (
         f"Speed: about 42 tokens/s for answers and 700 tokens/s for prompts, {how}."
     )
+    for speeds, said in (
+        ({"pp64": 173.0}, "about 173 tokens/s for prompts, {}; answers were not measured."),
+        ({"tg16": 42.0}, "about 42 tokens/s for answers, {}; prompts were not measured."),
+    ):
+        remember(model.file, "demo", replace(tuned, speeds=speeds), {})
+        assert sentences(about(plan))[3] == "Speed: " + said.format(how)
     # other types of cached values, and other numbers of threads, have other speeds
     fewer = about(prepare(model, n_ctx=64, n_threads=77)).speed
     assert fewer is not None and fewer.how == calibrated.how

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from weft.backends.base import Use
+from weft.backends.cpu import CpuBackend
+from weft.dtype import DTYPES
 from weft.errors import FormatError
+from weft.graph import mul_mat
+from weft.graph.tensor import Buffer, Tensor
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import load_profile, parse_size, shipped_profiles
 
@@ -108,6 +115,56 @@ def test_shipped_profiles_name_their_sources() -> None:
         assert [d.name for d in paper_devices(profile)] == [d.name for d in profile.devices]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("launch = 5", "lunch = 5", "device gpu: 'lunch' is unknown; did you mean launch"),
+        ("gflops.q4_0", "gflops.q40", "device gpu: gflops: 'q40' is unknown; did you mean q4_0"),
+        ("op_gflops.ROPE", "op_gflops.ROP", "'ROP' is unknown; did you mean ROPE"),
+        ("latency", "latancy", "'latancy' is unknown; did you mean latency"),
+        ('name = "m"', 'nane = "m"', "the file: 'nane' is unknown; did you mean name"),
+        ("host = true", "hots = true", "memory RAM: 'hots' is unknown; did you mean host"),
+        (
+            "gflops.default = 100\n",
+            "gflops.default = 100\nthreads = 0\n",
+            "threads is 0; it must be",
+        ),
+    ],
+)
+def test_a_misspelt_key_is_an_error_with_the_near_ones(
+    path: Path, before: str, after: str, said: str
+) -> None:
+    path.write_text(GOOD.replace(before, after, 1))
+    with pytest.raises(FormatError) as error:
+        load_profile(path)
+    assert said in str(error.value)
+
+
+def test_a_planned_cpu_takes_what_the_cpu_here_takes(path: Path) -> None:
+    profile = load_profile(path)
+    *_, planned = paper_devices(profile)
+    real = CpuBackend(n_threads=3, even_if_failing=True)
+    weight = Tensor(
+        DTYPES["q8_0"], (256, 64, 1, 1), name="w",
+        buffer=Buffer("weights", planned.buffer_type, np.zeros(64 * 272, np.uint8)),
+    )  # fmt: skip
+    x = Tensor(DTYPES["f32"], (256, 16, 1, 1), name="x")
+    node = mul_mat(weight, x)
+    assert planned.rewrites == real.rewrites and planned.generalizes == real.generalizes
+    planned_nodes, real_nodes = planned.optimize([node]), real.optimize([mul_mat(weight, x)])
+    assert [n.op.name for n in planned_nodes] == [n.op.name for n in real_nodes]
+    threads = replace(profile, devices=tuple(replace(d, threads=3) for d in profile.devices))
+    *_, planned = paper_devices(threads)
+    assert [planned.work_bytes(n) for n in planned_nodes] == [
+        real.work_bytes(n) for n in real_nodes
+    ]
+    there, here = (d.weight_layout(weight, [Use(node, 0)]) for d in (planned, real))
+    assert (there is None) == (here is None)
+    if there is not None and here is not None:
+        assert there.alloc_size(weight) == here.alloc_size(weight)
+        assert there.name == "RAM" + here.name.removeprefix("CPU")
+
+
 def test_paper_devices(path: Path) -> None:
     gpu, cpu = paper_devices(load_profile(path))
     assert gpu.memory_limit() == 2 << 30 and cpu.memory_limit() is None
@@ -127,7 +184,8 @@ def test_paper_devices(path: Path) -> None:
         (('between = ["RAM", "VRAM"]', 'between = ["RAM"]'), "must name two memories"),
         (('kind = "CPU"', 'kind = "ACCEL"'), "the last must be of kind CPU"),
         (('name = "gpu"', 'name = "cpu"'), "a device is listed twice"),
-        (("[[link]]", "[[lonk]]"), r"no \[\[link\]\] from RAM to VRAM"),
+        (("[[link]]", "[[lonk]]"), "'lonk' is unknown; did you mean link"),
+        ((GOOD[GOOD.index("[[link]]") :], ""), r"no \[\[link\]\] from RAM to VRAM"),
         (("2 GiB", "many"), "'many' is not a size"),
         (("host = true", "host = 1"), "'host' is 1"),
         (("launch = 5", "launch = -5"), "'launch' is -5"),

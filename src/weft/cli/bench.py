@@ -227,8 +227,10 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     )  # fmt: skip
     series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
-    if columns_shown == ["n_threads"]:
-        keep_speeds(models, load[0].typed, series.rows)
+    left_out = _keep(models, load, series, columns_shown)
+    if own.output is Output.md and own.output_err is None and not own.progress:
+        for text in left_out:
+            say(text, "dim")
     if own.trace is not None:
         series.profiles[-1].save_trace(own.trace)
     if own.html is not None:
@@ -242,6 +244,18 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
         for measured in series.profiles:
             print_profile(measured, own.slowest, to_error=own.output is not Output.md)
             print_predicted(measured, series.plan, load[-1].arguments)
+
+
+def _keep(
+    models: Sequence[Path], load: Sequence[Loading], series: Series, columns: Sequence[str]
+) -> list[str]:
+    """Keeps the speeds for `weft explain`; returns sentences about what is not kept, and why."""
+    if columns == ["n_threads"]:
+        return keep_speeds(models, load[0].typed, series.rows)
+    return [
+        "these speeds are not kept for `weft explain`: they are not those of the usual options "
+        f"({', '.join(columns)})"
+    ]
 
 
 def _write_report(path: Path, series: Series) -> None:

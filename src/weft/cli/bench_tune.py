@@ -27,7 +27,7 @@ from weft.frontends.models import open_model
 from weft.llm import Context, Model
 from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.model_name import model_name
-from weft.llm.tuned import Tuned, find, remember
+from weft.llm.tuned import Tuned, find, measured, remember
 from weft.records import dataclass
 
 ROUNDS = 9
@@ -40,7 +40,7 @@ _SHARES = {"threads_batch": 0.3, "ubatch": 0.4, "threads": 0.5, "check": 0.6}
 _LONGEST = 1 / 60
 """The part of the time that one run may take; longer tests are shortened."""
 _LEAST_TOKENS = {"pp": 64, "tg": 8}
-_LONG = {"pp": 128, "tg": 32}
+_LONG = {"pp": 32, "tg": 8}
 """Minimum number of tokens of a test whose speed is kept."""
 _UNCHANGED = 0.98
 """Values are not kept that make a test slower than this fraction of the defaults' speed."""
@@ -229,22 +229,49 @@ def tune(
         _tune_one(path, load, wanted, seconds)
 
 
-def keep_speeds(models: Sequence[Path], typed: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Remembers the speeds of models with the usual options, for `weft explain`; speeds of short
-    tests are not kept, nor those beside tuned values, with which they were not measured."""
-    if any(typed.get(name) for name in (*_FIXED, "n_threads", "n_threads_batch")):
-        return
+def keep_speeds(models: Sequence[Path], typed: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Remembers the speeds of prompts and of answers for `weft explain`, beside earlier ones of the
+    other kind; returns a sentence for each speed that is not kept, and why."""
+    given = [name for name in (*_FIXED, "n_threads", "n_threads_batch") if typed.get(name)]
+    if given:
+        flags = ", ".join(f"--{name.removeprefix('n_').replace('_', '-')}" for name in given)
+        return [f"these speeds are not kept for `weft explain`: they are those with {flags}"]
+    left_out: list[str] = []
     for path in models:
-        speeds = {
-            row["test"]: row["avg_ts"]
-            for row in rows
-            if row["model_filename"] == str(path) and row["n_depth"] == 0
-            and ((row["n_prompt"] >= _LONG["pp"] and not row["n_gen"])
-                 or (row["n_gen"] >= _LONG["tg"] and not row["n_prompt"]))
-        }  # fmt: skip
+        speeds = _kept_speeds([row for row in rows if row["model_filename"] == str(path)], left_out)
+        if not speeds:
+            continue
         with open_model(path) as file, suppress(FormatError):  # a folder that cannot be written
-            if speeds and find(file) is None:
-                remember(file, path.name, Tuned(speeds=speeds), {})
+            if find(file) is not None:
+                left_out.append(
+                    f"the speeds of {path.name} are not kept for `weft explain`: there are those "
+                    "of --tune, with the values that it found"
+                )
+                continue
+            before = measured(file)
+            kinds = {test[:2] for test in speeds}
+            old = {} if before is None else before.speeds
+            others = {test: speed for test, speed in old.items() if test[:2] not in kinds}
+            remember(file, path.name, Tuned(speeds=others | speeds), {})
+    return left_out
+
+
+def _kept_speeds(rows: Sequence[Row], left_out: list[str]) -> dict[str, float]:
+    """Test -> tokens per second, of tests of prompts or of answers alone; adds a sentence to
+    `left_out` for each that is too short."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row["n_depth"] or (row["n_prompt"] and row["n_gen"]):
+            continue
+        kind = "pp" if row["n_prompt"] else "tg"
+        if (row["n_prompt"] or row["n_gen"]) >= _LONG[kind]:
+            found[row["test"]] = row["avg_ts"]
+        else:
+            left_out.append(
+                f"{row['test']} is not kept for `weft explain`: it has fewer than {_LONG[kind]} "
+                "tokens"
+            )
+    return found
 
 
 def _tune_one(

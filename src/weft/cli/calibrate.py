@@ -69,7 +69,10 @@ def calibrate(own: CalibrateFlags) -> None:
         for name in names
     ]
     others = machines_of(own.machines, own.ray, own.machine_key_file)
-    say(f"{', '.join(names)}: measured for about {limit:g} s each at most (--limit)")
+    say(
+        f"devices to measure: {', '.join(names)}; after {limit:g} s (--limit) on one of them, no "
+        "further figure of it is begun"
+    )
     with StatusLine() as status:
         if others.get("machines"):
             machine = _with_machines(others, backends, own.seconds, status, limit)
@@ -80,11 +83,11 @@ def calibrate(own: CalibrateFlags) -> None:
         write_text(kept_profile(), replace(machine, name=machine_name()).to_toml())
         say(f"kept in {kept_profile()}, from which weft explain predicts speeds")
     text = machine.to_toml()
+    for line in machine.sources[1:]:
+        say(line)
     if own.save is None:
         print(text, end="")
         return
-    for line in machine.sources[1:]:
-        say(line)
     write_text(own.save, text)
     _print_figures(machine)
     _print_links(machine)

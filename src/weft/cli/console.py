@@ -25,6 +25,7 @@ __all__ = [
     "PromptProgress",
     "StatusLine",
     "TextOut",
+    "TimeLeft",
     "WaitingBar",
     "WordWrap",
     "console",
@@ -34,6 +35,7 @@ __all__ = [
     "note",
     "say",
     "size_text",
+    "span_text",
     "text_out",
     "unechoed",
     "wide",
@@ -218,9 +220,52 @@ def unechoed() -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSANOW, before)
 
 
+LINE_SECONDS = 10.0
+"""Seconds between lines about work that takes long, where stderr is a file or a pipe."""
+
+
+class _Lines:
+    """Lines on a stderr that is a file or a pipe: one about every `LINE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._next = perf_counter() + LINE_SECONDS
+
+    def __call__(self, text: str) -> None:
+        """Prints `text` if the last line is old enough."""
+        now = perf_counter()
+        if text and now >= self._next:
+            self._next = now + LINE_SECONDS
+            say(text)
+
+
+class TimeLeft:
+    """The time that steps of about the same length still take, judged by those that are done."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        """`seconds` is a first guess of one step."""
+        self._guess = seconds
+        self._start: float | None = None
+
+    def __call__(self, done: int, total: int) -> str:
+        """Text such as `, about 12 min left`; empty before the first step is done."""
+        if self._start is None:
+            self._start = perf_counter() if done == 0 else None
+        spent = 0.0 if self._start is None else perf_counter() - self._start
+        each = spent / done if done and self._start is not None else self._guess
+        return "" if each is None else f", about {span_text(each * (total - done))} left"
+
+
+def span_text(seconds: float) -> str:
+    """A span of time such as `40 s`, `12 min` or `2 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 class WaitingBar:
-    """A progress bar on stderr for work that takes long, shown on a terminal only, and one at a
-    time."""
+    """A progress bar on stderr for work that takes long, one at a time; without a terminal, a line
+    now and then."""
 
     _shown: WaitingBar | None = None
 
@@ -230,6 +275,7 @@ class WaitingBar:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = perf_counter()
+        self._lines = _Lines()
 
     def __enter__(self) -> Self:
         return self
@@ -246,6 +292,8 @@ class WaitingBar:
     def __call__(self, done: int, total: int) -> None:
         """Shows `done` of `total`, unless the work has just begun."""
         if not _on_terminal():
+            if done < total:
+                self._lines(f"{self._label}: {self._counted(done)} of {self._counted(total)}")
             return
         if self._bar is None:
             if perf_counter() - self._start < self._patience or done == total:
@@ -258,6 +306,9 @@ class WaitingBar:
         assert self._task is not None
         self._bar.update(self._task, completed=done, total=total)
 
+    def _counted(self, n: int) -> str:
+        return size_text(n) if self._unit == "bytes" else f"{n:,}"
+
     def _new_bar(self) -> Progress:
         """Creates the bar. Its modules are imported only now, since most commands need none."""
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn
@@ -268,10 +319,13 @@ class WaitingBar:
 
 
 class StatusLine:
-    """A line on the terminal that says what runs now; it needs no thread."""
+    """A line on the terminal that says what runs now; without a terminal, a line now and then.
+
+    It needs no thread."""
 
     def __init__(self) -> None:
         self._width = 0
+        self._lines = _Lines()
 
     def __enter__(self) -> Self:
         return self
@@ -282,6 +336,7 @@ class StatusLine:
     def __call__(self, text: str) -> None:
         """Replaces the line by `text`."""
         if not _on_terminal():
+            self._lines(text)
             return
         errors = _errors()
         text = text[: max(errors.width - 1, 0)]

@@ -18,7 +18,7 @@ from rich.table import Table
 from weft.backends.cases import SOME_FORMATS
 from weft.backends.cpu.backend import require_target
 from weft.backends.cpu.record import choose
-from weft.cli.console import device_list, errors, say, wide
+from weft.cli.console import StatusLine, device_list, errors, say, wide
 from weft.errors import DeviceError
 from weft.execute.doctor import Checked, Failure, Report, check_devices, check_targets
 from weft.flags import FLAGS
@@ -157,8 +157,17 @@ class _Shown:
         self._status.update(f"{target}: {done} of {total}")
 
 
+@contextmanager
+def _lines() -> Iterator[Show]:
+    """A line about every 10 s with the progress of the check."""
+    with StatusLine() as status:
+        yield lambda target, done, total: status(f"{target}: {done} of {total} cases checked")
+
+
 def _progress(wanted: bool) -> AbstractContextManager[Any]:
-    return _Shown() if wanted and errors.is_terminal else nullcontext()
+    if errors.is_terminal:
+        return _Shown() if wanted else nullcontext()
+    return _lines()
 
 
 def _print_op(checked: Checked) -> None:
@@ -189,7 +198,7 @@ def _print(report: Report) -> None:
     word = "[green]ok[/green]" if report.ok else "[red]FAILED[/red]"
     out.print(
         f"{report.target}: {word}, {report.cases} cases of {report.ops} ops against {held_to} "
-        f"in {report.seconds:.1f} s; {len(report.refused)} refused (weft devices --ops)"
+        f"in {report.seconds:.1f} s{_left_to_others(report)}"
     )
     if report.ok:
         return
@@ -202,6 +211,14 @@ def _print(report: Report) -> None:
     n_more = len(report.failures) - _SHOWN
     if n_more > 0:
         out.print(f"  and {n_more} more, of {_ops(report.failures[_SHOWN:])}")
+
+
+def _left_to_others(report: Report) -> str:
+    """The number of cases that the device has no kernels for, which do not fail the check."""
+    n = len(report.refused)
+    if not n:
+        return ""
+    return f"; it has no kernels for {n} more, which other devices run (weft devices --ops)"
 
 
 def _ops(failures: list[Failure]) -> str:

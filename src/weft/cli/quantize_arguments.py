@@ -85,7 +85,7 @@ class QuantizeFlags(Group):
     probe: str | None = option(
         None,
         "each: measure every tensor in every type; scaled: in one, others by their error; error: "
-        "by error alone. Default: each where that takes minutes, or scaled.", panel=FIT,
+        "by error alone. Default: each for small models, or scaled.", panel=FIT,
         metavar="MANNER",
     )  # fmt: skip
     fit_types: str | None = option(
@@ -176,7 +176,7 @@ def threads_from(n: int | None) -> int | None:
 
 
 class Shown:
-    """Lines of the tensors that are done, over a bar."""
+    """A bar of the tensors that are done."""
 
     def __init__(self, nbytes: int) -> None:
         """`nbytes` are those of all tensors before."""
@@ -190,8 +190,7 @@ class Shown:
         self._bar.stop()
 
     def __call__(self, t: QuantizedTensor) -> None:
-        """Shows a tensor."""
-        show_tensor(t)
+        """Counts a tensor."""
         self._done += t.old_bytes
         self._bar(self._done, self._total)
 

@@ -15,7 +15,16 @@ from rich.table import Table
 from weft.backends import make_backend
 from weft.cli.calibrate import measure_machine
 from weft.cli.command import usage_error
-from weft.cli.console import StatusLine, errors, note, say, size_text, wide
+from weft.cli.console import (
+    StatusLine,
+    TimeLeft,
+    errors,
+    note,
+    say,
+    size_text,
+    span_text,
+    wide,
+)
 from weft.cli.quantize_arguments import QuantizeFlags
 from weft.cli.text_input import read_text
 from weft.dtype import DTYPES, DType
@@ -38,19 +47,42 @@ from weft.schedule import Profile, load_profile
 from weft.schedule.profile import parse_size
 
 _CHUNK = 512
+_COLUMNS = ("types", "file", "bits/weight", "memory", "KL", "±", "99%", "same top", "tokens/s")
+_DETAILS = ("±", "99%")
+_WIDE = 100
+"""Number of columns of a screen from which the table has the details, too."""
 
 
 def chosen_types(
-    file: GGUFFile, arguments: QuantizeFlags, choices: Choices, importance: Importance | None
+    file: GGUFFile,
+    name: str,
+    arguments: QuantizeFlags,
+    choices: Choices,
+    importance: Importance | None,
 ) -> tuple[dict[str, DType], dict[str, Any]]:
-    """The best type of each tensor, by name, and the plan as data. What was found is printed."""
-    options = _options(file, arguments, choices, importance)
+    """The best type of each tensor of the model called `name`, by tensor, and the plan as data.
+    What was found is printed."""
+    options = replace(_options(file, arguments, choices, importance), name=name)
+    if not choices.requantize:
+        _note_quantized(file, name)
     with StatusLine() as status:
+        left = TimeLeft()
+
+        def announce(n: int, seconds: float) -> None:
+            nonlocal left
+            status("")
+            say(
+                f"{n} measurements of {arguments.probe_tokens} tokens at most, of about "
+                f"{span_text(seconds)} each: about {span_text(n * seconds)}"
+            )
+            left = TimeLeft(seconds)
 
         def progress(done: int, total: int, what: str) -> None:
-            status(f"measuring {done} of {total}: {what}")
+            status(f"measuring {done} of {total}{left(done, total)}: {what}")
 
-        found = fit(file, options, lambda model: _text(model, arguments, status), progress)
+        found = fit(
+            file, options, lambda model: _text(model, arguments, status), progress, announce
+        )
     data = fit_data(found)
     _show(found, arguments)
     if arguments.html is not None:
@@ -61,6 +93,18 @@ def chosen_types(
     if arguments.as_json:
         print(json.dumps(data, indent=1))
     return found.fitting.by_tensor(found.best.choice.types), data
+
+
+def _note_quantized(file: GGUFFile, name: str) -> None:
+    """Notes that types are chosen for tensors that are quantized already."""
+    before = Counter(t.dtype.name for t in file.tensors.values() if t.dtype.is_quantized)
+    if before:
+        listed = ", ".join(f"{n} x {dtype}" for dtype, n in before.most_common())
+        note(
+            f"{name} is quantized already ({listed}): quantizing again loses more than quantizing "
+            "the original model, and the figures are against this file, not the original",
+            "yellow",
+        )
 
 
 def planned_types(file: GGUFFile, path: Path) -> dict[str, DType]:
@@ -184,14 +228,8 @@ def _kept_text(path: Path, chunk: int, n_vocab: int) -> list[int] | None:
 
 def _show(found: Fit, arguments: QuantizeFlags) -> None:
     """Prints the table of what was tried, and what the choice is for."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("types")
-    for column in ("file", "bits/weight", "memory", "KL", "±", "99%", "same top", "tokens/s"):
-        table.add_column(column, justify="right")
-    weights = sum(t.n_elements for t in found.file.tensors.values())
-    for tried in found.tried:
-        table.add_row(*_cells(tried, weights))
-    wide(to_error=True).print(table)
+    screen = wide(to_error=True)
+    screen.print(_table(found, screen.width))
     best = found.best
     types = Counter(dtype.name for dtype in best.choice.types.values())
     order = sorted(types, key=lambda n: -DTYPES[n].bytes / DTYPES[n].block)
@@ -209,6 +247,20 @@ def _show(found: Fit, arguments: QuantizeFlags) -> None:
         )
     if errors.is_terminal and arguments.text is None:
         note("measured on a text that the model wrote; -f TEXT measures on yours")
+
+
+def _table(found: Fit, width: int) -> Table:
+    """The choices that were tried; screens of few columns get the figures that matter most."""
+    weights = sum(t.n_elements for t in found.file.tensors.values())
+    rows = [dict(zip(_COLUMNS, _cells(tried, weights), strict=True)) for tried in found.tried]
+    shown = [name for name in _COLUMNS if width >= _WIDE or name not in _DETAILS]
+    shown = [name for name in shown if any(row[name] for row in rows)]
+    table = Table(box=None, pad_edge=False)
+    for name in shown:
+        table.add_column(name, justify="left" if name == "types" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
+    return table
 
 
 def _cells(tried: Tried, weights: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from weft import graph as G
 from weft import quants
 from weft.backends import Backend
+from weft.backends.base import UsesThreads
 from weft.backends.memory import BufferType
 from weft.compiler import compile
 from weft.dtype import DType, find_dtype
@@ -42,6 +43,10 @@ _FEW, _MANY = 8, 128
 """Columns of the products that are timed: on slow devices, and first on others."""
 _LONG = 0.5
 """Seconds of a run from which on a device is slow: it is given less to do."""
+_ROUNDS = 3
+"""Number of times that all products are timed, apart from each other in time."""
+_BUSY = 1.5
+"""The best of the rounds / the worst, above which a machine seems busy."""
 _COLUMNS = tuple(1 << i for i in range(11))
 """Numbers of columns for which sending a weight is compared with using it on the host."""
 
@@ -123,9 +128,10 @@ def measure_device(
     seconds: float,
     progress: Callable[[str], None],
     limit: float,
-) -> tuple[DeviceProfile, list[str]]:
+) -> tuple[DeviceProfile, list[str], str]:
     """Measures a device, each figure for `seconds`; returns what is known, and the names of the
-    figures that were left out, since `limit` seconds were over.
+    figures that were left out, since `limit` seconds were over, and where rounds of products differ
+    much, a sentence that says so.
 
     `others` are the devices behind it in the list, a cpu last (none for the cpu itself). `progress`
     is called with a text for each measurement. What has no figure counts as products with f32."""
@@ -164,15 +170,17 @@ def measure_device(
         )
     offload_from = None if least is None else int(least)
     columns = _FEW if is_slow else _MANY
-    flops = _products(bench, columns, overhead, progress, left_out)
+    flops, spread = _products(bench, columns, overhead, progress, left_out)
     if vector is not None:
         flops["vector"] = vector
     flops["default"] = flops.get("f32", min(flops.values()))
     device = DeviceProfile(
         backend.name, backend.kind, memory, bandwidth, flops, launch, start, op_flops,
         refuses=refuses, offload_from=offload_from,
+        threads=max(backend.n_threads, backend.n_threads_batch)
+        if isinstance(backend, UsesThreads) else None,
     )  # fmt: skip
-    return device, left_out
+    return device, left_out, _busy_text(spread)
 
 
 def measure_offload(backend: Backend, host: Backend, seconds: float) -> int:
@@ -271,10 +279,11 @@ def _products(
     overhead: float,
     progress: Callable[[str], None],
     left_out: list[str],
-) -> dict[str, float]:
-    """The operations per second of products for each type of weights; adds the types for which
-    there was no time to `left_out`. The first has its figure always."""
-    rates = dict[str, float]()
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The operations per second of products for each type of weights, the best of up to `_ROUNDS`
+    rounds over all types, and by how much the rounds of each differ (best / worst). Adds the types
+    for which there was no time to `left_out`; the first has its figure always."""
+    rates, worst, nodes = dict[str, float](), dict[str, float](), dict[str, Tensor]()
     for name in TYPES:
         dtype = find_dtype(name)
         if dtype.block > 1 and not quants.can_encode(dtype):
@@ -289,10 +298,29 @@ def _products(
             continue
         progress(f"products of {name}")
         seconds = bench.seconds(node)
-        rates[name] = work(node, {}).flops / max(seconds - overhead, 1e-9)
+        rates[name] = worst[name] = work(node, {}).flops / max(seconds - overhead, 1e-9)
+        nodes[name] = node
         if seconds > _LONG:
             columns = max(_FEW, columns // 4)
-    return rates
+    for number in range(2, _ROUNDS + 1):
+        for name, node in nodes.items():
+            if not bench.is_over:
+                progress(f"products of {name}, round {number} of {_ROUNDS}")
+                rate = work(node, {}).flops / max(bench.seconds(node) - overhead, 1e-9)
+                rates[name], worst[name] = max(rates[name], rate), min(worst[name], rate)
+    return rates, {name: rate / worst[name] for name, rate in rates.items()}
+
+
+def _busy_text(spread: Mapping[str, float]) -> str:
+    """A sentence where rounds of products differ much, `spread` being best / worst by type; else
+    empty."""
+    name = max(spread, key=lambda name: spread[name], default="")
+    if not name or spread[name] <= _BUSY:
+        return ""
+    return (
+        f"products of {name} differ by a factor of {spread[name]:.1f} between rounds, so that the "
+        "machine seems busy: the best round counts; calibrate again when nothing else runs"
+    )
 
 
 def _rate(bench: _Bench, node: Tensor, overhead: float) -> float:
@@ -354,10 +382,12 @@ def measure_machine(
             progress(f"measuring {name}: {what}")
 
         others = [] if backend is backends[-1] else [backends[-1]]
-        profile, left_out = measure_device(backend, others, own.name, seconds, show, limit)
+        profile, left_out, busy = measure_device(backend, others, own.name, seconds, show, limit)
         profiles.append(profile)
         if left_out:
             sources.append(
                 f"{backend.name}: not measured within {limit:g} s: {', '.join(left_out)}"
             )
+        if busy:
+            sources.append(f"{backend.name}: {busy}")
     return Profile(platform.machine(), tuple(profiles), memories, links, tuple(sources))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.dtype import DTYPES
 from weft.frontends.gguf.mixes import MIXES
 from weft.llm.model import Model
 
@@ -28,14 +29,26 @@ def _size(model: Model) -> str:
 
 
 def _type(model: Model) -> str:
-    """The type that the file states, or the type of most matrices."""
+    """The mix that the file states, or the type of most weights where that is another and the mix
+    could be: rows whose length is not a multiple of the block of a mix get other types."""
     number = model.file.metadata.get("general.file_type")
-    stated = next((m.name for m in MIXES.values() if m.number == number), None)
+    stated = next((m for m in MIXES.values() if m.number == number), None)
     main = _main_type(model).upper()
-    if stated is None or not stated.startswith(main):
+    if stated is None:
         return main
-    base, _, size = stated.rpartition("_")
-    return f"{base} - {_SIZES[size]}" if size in _SIZES else stated
+    fits = stated.name.startswith(main)
+    if not fits and not _has_rows_beside(model, DTYPES[stated.base].block):
+        return main
+    base, _, size = stated.name.rpartition("_")
+    name = f"{base} - {_SIZES[size]}" if size in _SIZES else stated.name
+    return name if fits else f"{name} (mostly {main})"
+
+
+def _has_rows_beside(model: Model, block: int) -> bool:
+    """Whether most weights of matrices are in rows whose length is not a multiple of `block`."""
+    matrices = [t for t in model.file.tensors.values() if t.ne[1] > 1]
+    beside = sum(t.n_elements for t in matrices if t.ne[0] % block)
+    return 2 * beside > sum(t.n_elements for t in matrices)
 
 
 def _main_type(model: Model) -> str:

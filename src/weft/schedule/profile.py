@@ -19,6 +19,7 @@ A TOML file, written by hand from data sheets or by `weft calibrate`:
     bandwidth = 80.0           # GB/s to and from memory
     launch = 1.0               # microseconds that an op costs beside its work
     start = 5.0                # microseconds to start a split
+    threads = 8                # of its kernels, a CPU's: absent: as many as here
     gflops.default = 500.0     # matrix products, by type of the weight
     gflops.q4_0 = 700.0
     gflops.vector = 200.0      # everything else (absent: as `default`)
@@ -39,18 +40,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, get_args
 
 from weft.backends.base import DeviceKind
+from weft.dtype import DTYPES
 from weft.errors import FormatError
 from weft.files import read_text
+from weft.graph.op import OPS
 from weft.records import dataclass
+from weft.schedule.profile_table import Table
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 FORMAT = "weft-machine-1"
 
+_MOST_THREADS = 1024
+_RATES = frozenset(("default", "vector", *DTYPES))
+"""The names of `gflops`."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}  # fmt: skip
@@ -92,6 +99,9 @@ class DeviceProfile:
     offload_from: int | None = None
     """Least batch for which it takes ops whose weights are in host memory; 0: it takes none, None:
     that is not known."""
+    threads: int | None = None
+    """The number of threads of the kernels of a CPU; None: the default of the machine that
+    plans."""
 
     def rate(self, op: str, is_product: bool, weight_type: str) -> float:
         """The operations per second of an op."""
@@ -216,7 +226,7 @@ def parse_profile(text: str, where: str = "text") -> Profile:
         raise FormatError(f"machine profile {where}: {error}") from None
     if data.get("format") != FORMAT:
         raise FormatError(f"machine profile {where}: format is not {FORMAT!r}")
-    root = _Table(where, "the file", data)
+    root = Table(where, "the file", data)
     memories: dict[str, MemoryProfile] = {}
     for table in root.tables("memory"):
         size = table.take("size", (str, int), None)
@@ -228,6 +238,7 @@ def parse_profile(text: str, where: str = "text") -> Profile:
             max_block=None if (m := table.take("max_block", (str, int), None)) is None
             else parse_size(m),
         )  # fmt: skip
+        table.end()
         if memory.name in memories:
             table.fail(f"memory {memory.name!r} is listed twice")
         if memory.alignment < 1 or memory.alignment & (memory.alignment - 1):
@@ -242,63 +253,16 @@ def parse_profile(text: str, where: str = "text") -> Profile:
         links,
         tuple(root.take("sources", list, [])),
     )
+    root.end("format")
     _check(root, profile)
     return profile
 
 
-class _Table:
-    """A table of the file, whose errors name the file and the table."""
-
-    def __init__(self, where: str, what: str, data: Mapping[str, Any]) -> None:
-        self._where = where
-        self._what = what
-        self._data = data
-
-    def fail(self, why: str) -> NoReturn:
-        raise FormatError(f"machine profile {self._where}: {self._what}: {why}")
-
-    def take(self, key: str, kind: Any, *default: Any) -> Any:
-        value = self._data.get(key)
-        if value is None:
-            if default:
-                return default[0]
-            self.fail(f"{key!r} is missing")
-        wrong = not isinstance(value, kind)
-        if wrong or (isinstance(value, bool) and kind is not bool):
-            self.fail(f"{key!r} is {value!r}, which is not of the right type")
-        return value
-
-    def number(self, key: str, *default: float) -> float:
-        """A number above 0; where there is a default, 0 is allowed, too."""
-        value = float(self.take(key, (int, float), *default))
-        if value < 0 or (value == 0 and not default) or value != value:
-            self.fail(f"{key!r} is {value}; it must be positive")
-        return value
-
-    def tables(self, key: str) -> Iterator[_Table]:
-        for number, data in enumerate(self.take(key, list, [])):
-            if not isinstance(data, dict):
-                self.fail(f"{key!r} must be a list of tables, [[{key}]]")
-            name = data.get("name", data.get("between", number))
-            yield _Table(self._where, f"{key} {name}", data)
-
-    def rates(self, key: str) -> dict[str, float]:
-        """Name -> operations per second, of a table in 10^9 operations per second."""
-        table = _Table(self._where, f"{self._what}: {key}", self.take(key, dict, {}))
-        return {name: 1e9 * table.number(name) for name in table._data}
-
-    def names(self, key: str) -> tuple[str, ...]:
-        names = tuple(self.take(key, list, []))
-        if not all(isinstance(name, str) for name in names):
-            self.fail(f"{key!r} must be a list of names")
-        return names
-
-
-def _device(table: _Table, memories: Mapping[str, MemoryProfile]) -> DeviceProfile:
+def _device(table: Table, memories: Mapping[str, MemoryProfile]) -> DeviceProfile:
     kind = table.take("kind", str)
     if kind not in get_args(DeviceKind):
         table.fail(f"kind {kind!r} is not one of {', '.join(get_args(DeviceKind))}")
-    flops = table.rates("gflops")
+    flops = table.rates("gflops", _RATES)
     if "default" not in flops:
         table.fail("gflops.default is missing")
     device = DeviceProfile(
@@ -309,11 +273,15 @@ def _device(table: _Table, memories: Mapping[str, MemoryProfile]) -> DeviceProfi
         flops=flops,
         launch=1e-6 * table.number("launch", 0.0),
         start=1e-6 * table.number("start", 0.0),
-        op_flops=table.rates("op_gflops"),
+        op_flops=table.rates("op_gflops", OPS),
         reads=table.names("reads"),
         refuses=table.names("refuses"),
         offload_from=table.take("offload_from", int, None),
+        threads=table.take("threads", int, None),
     )
+    if device.threads is not None and not 1 <= device.threads <= _MOST_THREADS:
+        table.fail(f"threads is {device.threads}; it must be 1..{_MOST_THREADS}")
+    table.end()
     for name in (device.memory, *device.reads):
         if name not in memories:
             table.fail(f"there is no memory {name!r}; there are {', '.join(memories) or 'none'}")
@@ -321,7 +289,7 @@ def _device(table: _Table, memories: Mapping[str, MemoryProfile]) -> DeviceProfi
 
 
 def _link(
-    table: _Table, memories: Mapping[str, MemoryProfile]
+    table: Table, memories: Mapping[str, MemoryProfile]
 ) -> list[tuple[tuple[str, str], LinkProfile]]:
     ends = table.names("between")
     if len(ends) != 2 or ends[0] == ends[1]:
@@ -333,10 +301,11 @@ def _link(
     pairs = [((ends[0], ends[1]), link)]
     if not table.take("one_way", bool, False):
         pairs.append(((ends[1], ends[0]), link))
+    table.end()
     return pairs
 
 
-def _check(root: _Table, profile: Profile) -> None:
+def _check(root: Table, profile: Profile) -> None:
     """Raises FormatError where tables contradict one another."""
     names = [d.name for d in profile.devices]
     if not names or profile.devices[-1].kind != "CPU":
@@ -381,6 +350,8 @@ def _toml_lines(profile: Profile) -> Iterator[str]:
             for name, rate in rates.items():
                 yield f"{key}.{name} = {_number(rate / 1e9)}"
         yield f"refuses = [{', '.join(map(_text, d.refuses))}]"
+        if d.threads is not None:
+            yield f"threads = {d.threads}"
         if d.offload_from is not None:
             yield f"offload_from = {d.offload_from}" + ("" if d.offload_from else "  # never")
     for (source, target), link in profile.links.items():

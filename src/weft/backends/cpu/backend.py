@@ -192,6 +192,10 @@ class CpuBackend(BackendBase):
     def work_bytes(self, node: Tensor) -> int:
         """The scratch bytes of the node's kernel for all threads, each in cache lines of its
         own."""
+        return self.scratch_bytes(node, self.pool.size)
+
+    def scratch_bytes(self, node: Tensor, n_threads: int) -> int:
+        """The same for any number of threads."""
         if node.op in _VIEWS:
             return 0
         own = int(
@@ -201,10 +205,10 @@ class CpuBackend(BackendBase):
                 describe_tensor(node),
                 [describe_tensor(s) for s in node.src],
                 pack(node.params),
-                self.pool.size,
+                n_threads,
             )
         )
-        return self.pool.size * -(-own // _CACHE_LINE) * _CACHE_LINE
+        return n_threads * -(-own // _CACHE_LINE) * _CACHE_LINE
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """The nodes with activations quantized once, and independent nodes side by side.

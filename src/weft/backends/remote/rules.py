@@ -60,7 +60,7 @@ class _CpuRules(CpuBackend):
 
     def work_bytes(self, node: Tensor) -> int:
         """The scratch bytes for the worker's threads."""
-        return super().work_bytes(node) * self._threads_there
+        return self.scratch_bytes(node, self._threads_there)
 
     def _looks_up(self, leaf: Tensor, uses: Sequence[Use]) -> bool:
         # which layout is faster is measured, which needs the kernels

@@ -154,8 +154,9 @@ def _about(
 
 
 def _refuse_quantized(kept: Pruned, types: Mapping[str, DType]) -> None:
+    """Refuses to quantize again; f32 has every value of blocks, so that it loses nothing."""
     for name, t in kept.tensors.items():
-        if t.dtype.is_quantized and types[name] is not t.dtype:
+        if t.dtype.is_quantized and types[name] is not t.dtype and types[name].name != "f32":
             raise UnsupportedOpError(
                 f"{name} is {t.dtype.name} already, and quantizing it again to "
                 f"{types[name].name} loses more than quantizing the original model; if you want "

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from weft.llm.fitting.measured import (
     kept_folder,
     measure,
     measure_caches,
+    n_cache_probes,
     n_probes,
     retyped,
     usual_pairs,
@@ -43,19 +45,26 @@ from weft.llm.fitting.sizes import Sizes
 from weft.llm.model import Model
 from weft.records import dataclass
 from weft.schedule import Profile
+from weft.tables import size_text
 
 _MOST_WORK = 2e13
 """Maximum number of products of weights and tokens for which every group is measured in every type:
-minutes of work."""
+some ten minutes of a processor that does 3e10 products a second."""
 _MOST_PROBES = 2000
 _MUCH = 0.25
 """Share of the budget above which a cache is a large part of it."""
+MOST_KL = 1.0
+"""Mean divergence, nats, above which a model is of no use: in the mean it takes a token of the
+original to be e times less likely."""
+LEAST_SAME_TOP = 0.5
+"""Share of places with the original's most likely token below which a model is of no use."""
 _N_CURVE = 17
 _N_MIXES = 4
 """Number of named mixes that are measured: the ones of least predicted divergence within the
 budget."""
 
 Progress = Callable[[int, int, str], None]
+Announce = Callable[[int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class FitOptions:
     budget: Budget
     n_ctx: int
     manner: Manner | None = None
-    """The manner of measuring; None: `each` if that takes minutes, else `scaled`."""
+    """The manner of measuring; None: `each` where that is little work, else `scaled`."""
     types: Sequence[str] = TYPES
     choices: Choices | None = None
     importance: Importance | None = None
@@ -76,6 +85,8 @@ class FitOptions:
     n_mixes: int = _N_MIXES
     keep: bool = True
     """True to keep measurements in the user's cache folder."""
+    name: str = ""
+    """The name of the model in messages; empty: the name of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,12 @@ class Tried:
     kl_error: float
     kl_99: float
     same_top: float
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the model says about what the original does: a mean divergence of at most
+        `MOST_KL`, and the same most likely token in at least `LEAST_SAME_TOP` of the places."""
+        return self.kl <= MOST_KL and self.same_top >= LEAST_SAME_TOP
 
 
 @dataclass(slots=True)
@@ -108,15 +125,38 @@ class Fit:
     """All named mixes that weft can write."""
     curve: list[Choice] = field(default_factory=list)
     """The solver's choices for other sizes."""
+    least_of_use: Tried | None = None
+    """The smallest of these that is of use, where the best choice within the budget is not."""
 
     @property
     def best(self) -> Tried:
         """The choice to write."""
         return self.tried[0]
 
+    @property
+    def warning(self) -> str | None:
+        """A sentence where the best choice is of no use, with the least budget that is; else
+        None."""
+        best = self.best
+        if best.is_of_use:
+            return None
+        text = (
+            f"{best.choice.name} is of no use: its mean divergence is {best.kl:.3g} nats (of use: "
+            f"at most {MOST_KL:g}), and its most likely token is the original's in "
+            f"{best.same_top:.2%} of the places (of use: at least {LEAST_SAME_TOP:.0%}); "
+        )
+        if self.least_of_use is None:
+            return text + "give a larger budget"
+        least = self.least_of_use.choice
+        return text + (
+            f"the least of {len(self.curve)} sizes that was measured to be of use takes about "
+            f"{size_text(least.whole.nbytes)} of memory (--fit) and a file of "
+            f"{size_text(least.file)} (--fit-file)"
+        )
+
 
 def manner_for(groups: Sequence[Group], file: GGUFFile, n_tokens: int) -> Manner:
-    """The manner of measuring that takes minutes: `each`, or else `scaled`."""
+    """The manner of measuring by default: `each` up to `_MOST_WORK`, else `scaled`."""
     n_weights = sum(t.n_elements for t in file.tensors.values())
     n = n_probes(groups, "each")
     return "each" if n <= _MOST_PROBES and n * n_weights * n_tokens <= _MOST_WORK else "scaled"
@@ -127,23 +167,26 @@ def fit(
     options: FitOptions,
     text_of: Callable[[Model], Text],
     progress: Progress | None = None,
+    announce: Announce | None = None,
 ) -> Fit:
-    """Finds the best types for the tensors of `file` within a budget.
+    """Finds the best types for the tensors of `file` within a budget; `Fit.warning` says where the
+    best is of no use.
 
     `text_of` is called with the model for the text that is measured on, after the budget is known
-    to be possible. `progress` is called with (done, all, what). Ctrl-C loses what one probe takes:
-    what was measured is kept, and another run goes on from there.
+    to be possible. `progress` is called with (done, all, what), `announce` with the number of texts
+    that are to be computed and the seconds that the first one took. Ctrl-C loses what one probe
+    takes: what was measured is kept, and another run goes on from there.
 
     Raises OutOfMemoryError, with the least there is, for an impossible budget; UnsupportedOpError
     without SciPy or for a model without matrices; FormatError for values that are not finite;
     ContextError for a model that gives no logits."""
-    require_solver()
     model = Model(file)
     if model.config.n_encoder or not model.continues:
         raise ContextError(
-            f"{file.path.name} writes no text token by token, so that no divergence can be "
-            "measured; quantize it to a named type"
+            f"{options.name or file.path.name} writes no text token by token, so that no "
+            "divergence can be measured; quantize it to a named type"
         )
+    require_solver()
     groups = groups_of(file, options.choices, options.types, importance=options.importance)
     pairs = [options.cache] if options.cache else usual_pairs(model.config)
     sizes = Sizes(file, groups, options.n_ctx, options.speeds, **pairs[0]._asdict())
@@ -157,7 +200,11 @@ def fit(
     text = text_of(model)
     manner = options.manner or manner_for(groups, file, text.chunks.size)
     kept = Kept(_kept_path(file, text, options.importance) if options.keep else None)
+    start = perf_counter()
     held = Held(model, text, repack=False)
+    if announce is not None:
+        n = n_probes(groups, manner, kept) + n_cache_probes(pairs, kept)
+        announce(n + 1 + options.n_mixes, perf_counter() - start)
     found = measure(file, groups, manner, held, kept, options.importance, progress)
     kl = measure_caches(held, pairs, kept, progress)
     costs = [CacheCost(c.pair, kl[c.pair], c.nbytes, c.seconds) for c in costs]
@@ -175,8 +222,9 @@ def fit(
     mixes = named_mixes(fitting, weighted, solved.cache)
     tried = _tried(held, fitting, solved, mixes, options, kept, progress)
     curve = fitting.curve(_N_CURVE, solved.cache)
+    of_use = _least_of_use(held, fitting, curve, tried[0], options.importance, kept, progress)
     return Fit(
-        file, groups, options, text, manner, fitting, found, solved, tried, mixes, curve
+        file, groups, options, text, manner, fitting, found, solved, tried, mixes, curve, of_use
     )  # fmt: skip
 
 
@@ -218,6 +266,33 @@ def _tried(
             progress(done, len(candidates), choice.name)
         tried.append(measured_whole(held, fitting, choice, kept, options.importance))
     return sorted(tried, key=lambda t: t.kl)
+
+
+def _least_of_use(
+    held: Held,
+    fitting: Fitting,
+    curve: Sequence[Choice],
+    best: Tried,
+    importance: Importance | None,
+    kept: Kept,
+    progress: Progress | None,
+) -> Tried | None:
+    """Where `best` is of no use, measures some of the larger choices of `curve`, which are in
+    ascending order of size, and finds the first that is; else None."""
+    if best.is_of_use:
+        return None
+    choices = [c for c in curve if c.whole.nbytes > best.choice.whole.nbytes]
+    low, high, found = 0, len(choices), None
+    while low < high:
+        middle = (low + high) // 2
+        if progress is not None:
+            progress(0, (high - low).bit_length(), "the least size that is of use")
+        tried = measured_whole(held, fitting, fitting.planned(choices[middle]), kept, importance)
+        if tried.is_of_use:
+            high, found = middle, tried
+        else:
+            low = middle + 1
+    return found
 
 
 def measured_whole(

@@ -54,13 +54,33 @@ _PROBE_BITS = 4.5
 and still small."""
 
 
-def n_probes(groups: Sequence[Group], manner: Manner) -> int:
-    """The number of texts that must be computed."""
-    if manner == "error":
-        return 0
-    if manner == "scaled":
-        return sum(len(_changes(g)) > 0 for g in groups)
-    return sum(len(_changes(g)) for g in groups)
+def n_probes(groups: Sequence[Group], manner: Manner, kept: Kept | None = None) -> int:
+    """The number of texts that must be computed; those whose figures `kept` has are not counted."""
+    probes = [(g, dtype) for g in groups for dtype in _probed(g, manner)]
+    return sum(kept is None or kept.get(_key(g, dtype)) is None for g, dtype in probes)
+
+
+def n_cache_probes(pairs: Sequence[CacheTypes], kept: Kept) -> int:
+    """The number of texts that must be computed for pairs of cache types."""
+    return sum(kept.get(_cache_key(pair)) is None for pair in pairs)
+
+
+def _probed(group: Group, manner: Manner) -> list[DType]:
+    """The types in which the divergence of a group is measured."""
+    changes = _changes(group)
+    if manner == "each":
+        return changes
+    if manner == "error" or not changes:
+        return []
+    return [min(changes, key=lambda d: abs(8 * d.bytes / d.block - _PROBE_BITS))]
+
+
+def _key(group: Group, dtype: DType) -> str:
+    return f"kl {group.name} {dtype.name}"
+
+
+def _cache_key(pair: CacheTypes) -> str:
+    return f"kl cache {pair.stored}"
 
 
 def measure(
@@ -76,29 +96,33 @@ def measure(
 
     Figures that `kept` has are not measured again; new figures are added to it. `held` has the text
     under the model as it is (None for the manner `error`). `progress` is called with (probes done,
-    all, what is measured). Raises FormatError for values that are not finite."""
+    all that are not kept, what is measured); while errors are computed, which needs no text, with
+    groups. Raises FormatError for values that are not finite."""
     if manner not in MANNERS:
         raise ArgumentError(f"there is no manner {manner!r}; it is one of {', '.join(MANNERS)}")
-    total, done = n_probes(groups, manner), 0
+    total, done = n_probes(groups, manner, kept), 0
     found: Sensitivities = {}
 
     def probe(group: Group, dtype: DType) -> float:
         nonlocal done
+        key = _key(group, dtype)
+        known = kept.get(key)
+        if known is not None:
+            return known
         if progress is not None:
             progress(done, total, f"{group.name} as {dtype.name}")
-        key = f"kl {group.name} {dtype.name}"
-        known = kept.get(key)
-        if known is None:
-            assert held is not None
-            figures = divergence_of(file, dict.fromkeys(group.tensors, dtype), held, importance)
-            known = max(0.0, figures.kl.value)  # rounding may make it negative
-            kept.add(key, known)
+        assert held is not None
+        figures = divergence_of(file, dict.fromkeys(group.tensors, dtype), held, importance)
+        known = max(0.0, figures.kl.value)  # rounding may make it negative
+        kept.add(key, known)
         done += 1
         if progress is not None:
             progress(done, total, f"{group.name} as {dtype.name}")
         return known
 
-    for group in groups:
+    for number, group in enumerate(groups):
+        if progress is not None and manner == "error":
+            progress(number, len(groups), f"errors of {group.name}")
         changes = _changes(group)
         row = found[group.name] = dict.fromkeys((t.name for t in group.types), 0.0)
         if not changes:
@@ -109,7 +133,7 @@ def measure(
         errors = {d: _error(file, group, d, kept, importance) for d in changes}
         scale = 1.0
         if manner == "scaled":
-            at = min(changes, key=lambda d: abs(8 * d.bytes / d.block - _PROBE_BITS))
+            (at,) = _probed(group, manner)
             scale = probe(group, at) / errors[at] if errors[at] > 0 else 0.0
         row.update((dtype.name, scale * error) for dtype, error in errors.items())
     return found
@@ -330,12 +354,14 @@ def measure_caches(
 ) -> dict[CacheTypes, float]:
     """The divergence of each pair, nats; as `weft.llm.fitting.measured.measure` does for types."""
     found: dict[CacheTypes, float] = {}
-    for done, pair in enumerate(pairs):
-        if progress is not None:
-            progress(done, len(pairs), f"cache of {pair}")
-        key = f"kl cache {pair.stored}"
+    done, total = 0, n_cache_probes(pairs, kept)
+    for pair in pairs:
+        key = _cache_key(pair)
         known = kept.get(key)
         if known is None:
+            if progress is not None:
+                progress(done, total, f"cache of {pair}")
+            done += 1
             known = max(0.0, score_cache(held, pair).kl.value)
             kept.add(key, known)
         found[pair] = known

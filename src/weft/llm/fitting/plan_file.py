@@ -47,6 +47,11 @@ def fit_data(fit: Fit) -> dict[str, Any]:
         "text": {"tokens": fit.text.chunks.size, "chunk": fit.text.n_ctx},
         "manner": fit.manner,
         "chosen": _row(best.choice, weights, best),
+        "of_use": best.is_of_use,
+        "warning": fit.warning,
+        "least_of_use": None
+        if (least := fit.least_of_use) is None
+        else _row(least.choice, weights, least),
         "tried": [_row(t.choice, weights, t) for t in fit.tried],
         "mixes": [_row(m, weights) for m in fit.mixes],
         "curve": [_row(c, weights) for c in fit.curve],

@@ -122,6 +122,8 @@ class Overview:
     """True if a text takes as many steps as are asked for, each over the whole of it."""
     beside: int = 0
     """Bytes of prefixes of texts that may be kept where there is room."""
+    beyond: int = 0
+    """The number of tokens that the model was trained for, where a text may have more; else 0."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with `fits` and the sentences in `words`."""
@@ -134,6 +136,7 @@ def overview(plan: ContextPlan, rows: Sequence[Mapping[str, Any]], regime: Regim
     whose ops are counted."""
     model = plan.model
     runs = (_run(plan, r) for r in (regime, plan.regimes[0]))
+    trained = model.config.n_ctx_train
     return Overview(
         what=f"{model.file.path.name}: {model_name(model)}",
         weights=sum(tensor.nbytes for tensor in model.file.tensors.values()),
@@ -145,6 +148,7 @@ def overview(plan: ContextPlan, rows: Sequence[Mapping[str, Any]], regime: Regim
         speed=speed_of(plan),
         by_diffusion=model.writes and not model.continues,
         beside=sum(row["bytes"] for row in rows if row["buffer"] == "prefixes"),
+        beyond=trained if 0 < trained < plan.options.n_ctx // plan.options.n_seq_max else 0,
     )
 
 
@@ -229,7 +233,16 @@ def needs_text(about: Overview) -> str:
         rest = f" {list_text(pool)} are one memory; the limit of each is what the others leave."
     if about.beside:
         rest += f" Prefixes of texts may take {size_text(about.beside)} more, where there is room."
-    return f"Fits: n{need}.{rest}"
+    return f"Fits: n{need}.{rest}{_beyond_text(about)}"
+
+
+def _beyond_text(about: Overview) -> str:
+    if not about.beyond:
+        return ""
+    return (
+        f" The model was trained for {about.beyond:,} tokens: what it makes of longer texts is "
+        "worse, or nothing."
+    )
 
 
 def _where(about: Overview, run: Run) -> str:

@@ -86,7 +86,7 @@ class Request:
         too much memory, because `overfull` looks at the plans of all ranges together."""
         if self.placement.profile is None:
             return None
-        point, what = self.point(max_tokens), f"batch of {max_tokens} tokens"
+        point, what = self.point(max_tokens), f"batch of {max_tokens} tokens with a full cache"
         if max_tokens == 1:
             point, what = self.point(1, GENERATED), f"{GENERATED} generated tokens"
         return CostOptions(self.placement.profile, (point,), what, must_fit=False)

@@ -32,6 +32,8 @@ class Speed:
     """Speed of generated tokens with a full cache; None: not known."""
     how: str
     """How it is known, such as `predicted for "a desktop"`."""
+    missing: str = ""
+    """The kind of text that was not measured: `answers` or `prompts`; empty: none."""
 
     def __str__(self) -> str:
         """A sentence without its subject, such as `about 120 tokens/s for answers ...`."""
@@ -40,8 +42,12 @@ class Speed:
             full = f" ({speed_text(self.full)} with a full context)" if self.full else ""
             said.append(f"{speed_text(self.answer)} tokens/s for answers{full}")
         if self.prompt is not None:
-            said.append(f"{speed_text(self.prompt)} tokens/s for {'prompts' if said else 'texts'}")
-        return f"about {' and '.join(said)}, {self.how}."
+            writes = said or self.missing
+            said.append(
+                f"{speed_text(self.prompt)} tokens/s for {'prompts' if writes else 'texts'}"
+            )
+        rest = f"; {self.missing} were not measured" if self.missing else ""
+        return f"about {' and '.join(said)}, {self.how}{rest}."
 
 
 def speed_text(speed: float) -> str:
@@ -98,7 +104,11 @@ def _measured(plan: ContextPlan) -> Speed | None:
     if isinstance(cpu, UsesThreads) and (cpu.n_threads, cpu.n_threads_batch) != asked:
         return None  # measured with other numbers of threads
     each = {test[:2]: speed for test, speed in found.speeds.items()}
-    answer = each.get("tg") if plan.model.continues else None
-    if answer is None and "pp" not in each:
+    prompt, answer = each.get("pp"), each.get("tg") if plan.model.continues else None
+    if answer is None and prompt is None:
         return None
-    return Speed(each.get("pp"), answer, None, f"as `weft bench` measured here on {found.date}")
+    missing = ""
+    if plan.model.continues and (answer is None or prompt is None):
+        missing = "prompts" if prompt is None else "answers"
+    how = f"as `weft bench` measured here on {found.date}"
+    return Speed(prompt, answer, None, how, missing)
