@@ -242,3 +242,22 @@ def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
             gc.collect()
             eventually(lambda: lends(other, (64 << 20) - 4096))
             kept.clear()  # and with it the link of the next round
+
+
+def test_repacking_takes_no_more_than_planned(tmp_path: Path) -> None:
+    """A worker that lends what a plan needs has room when weights are repacked after a batch: the
+    copies of the largest graph stay where they are."""
+    lent = 64 << 20
+    with WorkerThread(tmp_path / "cache", [ROOT / "examples"], memory=lent) as worker:
+        device = make_backend(worker.cpu)
+        more = {"n_copies": 3, "devices": [device, "cpu"], "n_gpu_layers": 1}
+        context = Context(Model.open(DEMO), **(SIZES | more), repack_later=True)
+        assert context.plan.n_copies == 3
+        context.decode(tokens(9))
+        memory = device.memory_type
+        rest = memory.allocate(device.memory_limit() - 4096)  # there is no room for a copy now
+        context.decode(tokens(5))
+        del rest
+    assert any(
+        not layout.name.startswith(device.name) for layout in context.plan.plan.layouts.values()
+    )
