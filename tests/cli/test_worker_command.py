@@ -37,7 +37,7 @@ def test_two_workers_with_a_key(tmp_path: Path) -> None:
         assert f"{both[1].address}/cpu" in plan.stdout, plan.stderr
         without = weft(*RUN, "--machines", at)
         assert without.returncode == 1
-        assert f"{both[0].address} does not know this key" in without.stderr
+        assert f"{both[0].address} has a key, and this side was given none" in without.stderr
 
 
 def test_another_op_table_is_refused_with_both_values() -> None:
