@@ -57,6 +57,8 @@ def test_another_op_table_is_refused_with_both_values() -> None:
         ((*RUN, "--machines", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
         ((*RUN, "--machines", "192.0.2.1"), "needs the key of its worker"),
         ((*RUN, "--machines", "192.0.2.1", "--ray"), "give --machines or --ray, not both"),
+        ((*RUN, "--machines", "a:1", "b:2"), "write commas between the workers of --machines"),
+        (("serve", MODEL, "--machines", "a:1", "b:2"), "write commas between the workers"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], text: str) -> None:
