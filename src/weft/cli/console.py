@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from time import perf_counter
@@ -33,6 +33,7 @@ __all__ = [
     "forget_notes",
     "note",
     "say",
+    "shape_lines",
     "size_text",
     "text_out",
     "unechoed",
@@ -78,11 +79,22 @@ _FORCED = frozenset(("FORCE_COLOR", "TTY_COMPATIBLE"))
 
 def say(text: str, style: str | None = None) -> None:
     """Prints a line to stderr; long lines are broken between words on a terminal only."""
-    if _on_terminal():
+    if _shapes:
+        sys.stderr.write(f"{_shapes[-1](text)}\n")
+        sys.stderr.flush()
+    elif _on_terminal():
         _errors().print(text, style=style, markup=False)
     else:
         sys.stderr.write(f"{text.translate(CONTROLS)}\n")
         sys.stderr.flush()
+
+
+_shapes: list[Callable[[str], str]] = []
+
+
+def shape_lines(shape: Callable[[str], str]) -> None:
+    """Lets `say` print what `shape` makes of its lines, until the command ends."""
+    _shapes.append(shape)
 
 
 def note(text: str, style: str = "dim") -> None:
@@ -96,8 +108,9 @@ _noted: set[str] = set()
 
 
 def forget_notes() -> None:
-    """Lets the next command print every note again."""
+    """Lets the next command print every note again, and lines as they are."""
     _noted.clear()
+    _shapes.clear()
 
 
 PATIENCE = 0.3
