@@ -37,7 +37,7 @@ def test_two_workers_with_a_key(tmp_path: Path) -> None:
         assert f"{both[1].address}/cpu" in plan.stdout, plan.stderr
         without = weft(*RUN, "--machines", at)
         assert without.returncode == 1
-        assert f"{both[0].address} does not know this key" in without.stderr
+        assert f"{both[0].address} has a key, and this side was given none" in without.stderr
 
 
 def test_another_op_table_is_refused_with_both_values() -> None:
@@ -57,6 +57,8 @@ def test_another_op_table_is_refused_with_both_values() -> None:
         ((*RUN, "--machines", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
         ((*RUN, "--machines", "192.0.2.1"), "needs the key of its worker"),
         ((*RUN, "--machines", "192.0.2.1", "--ray"), "give --machines or --ray, not both"),
+        ((*RUN, "--machines", "a:1", "b:2"), "write commas between the workers of --machines"),
+        (("serve", MODEL, "--machines", "a:1", "b:2"), "write commas between the workers"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], text: str) -> None:

@@ -19,6 +19,7 @@ from tests.waiting import eventually
 from tests.worker_processes import lends
 from weft.backends import make_backend
 from weft.backends.remote import Machine, RemoteBackend, machine_at
+from weft.cli.plan_lines import placement_lines
 from weft.links.addresses import parse_address
 from weft.llm import Context, Model
 
@@ -242,3 +243,45 @@ def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
             gc.collect()
             eventually(lambda: lends(other, (64 << 20) - 4096))
             kept.clear()  # and with it the link of the next round
+
+
+def test_repacking_takes_no_more_than_planned(tmp_path: Path) -> None:
+    """A worker that lends what a plan needs has room when weights are repacked after a batch: the
+    copies of the largest graph stay where they are."""
+    lent = 64 << 20
+    with WorkerThread(tmp_path / "cache", [ROOT / "examples"], memory=lent) as worker:
+        device = make_backend(worker.cpu)
+        more = {"n_copies": 3, "devices": [device, "cpu"], "n_gpu_layers": 1}
+        context = Context(Model.open(DEMO), **(SIZES | more), repack_later=True)
+        assert context.plan.n_copies == 3
+        context.decode(tokens(9))
+        memory = device.memory_type
+        rest = memory.allocate(device.memory_limit() - 4096)  # there is no room for a copy now
+        context.decode(tokens(5))
+        del rest
+    assert any(
+        not layout.name.startswith(device.name) for layout in context.plan.plan.layouts.values()
+    )
+
+
+def test_layers_are_the_cause(workers: list[Worker]) -> None:
+    """Where layers are shared out over machines, no plan file and no weight is the reason."""
+    device = make_backend(workers[0].cpu)
+    context = Context(Model.open(DEMO), **SIZES, devices=[device, "cpu"])
+    first, last = placement_lines(context.program)
+    assert first.endswith("; because its layer is there"), first
+    assert "plan file" not in last
+
+
+def test_advice_that_helps(workers: list[Worker]) -> None:
+    """A number of layers, which are shared out evenly, is advised only where these fit."""
+    devices = [make_backend(w.cpu) for w in workers[:2]]
+    memory = {devices[0].name: 100_000}
+    model = Model.open(DEMO)
+    for n in (None, 2, 3):
+        given = SIZES | {"devices": [*devices, "cpu"], "memory": memory, "n_gpu_layers": n}
+        with pytest.raises(weft.OutOfMemoryError, match="layers fit") as caught:
+            Context(model, **given)
+        assert "takes what it has room for (fit)" in str(caught.value)
+        assert "n_gpu_layers" not in str(caught.value)
+    Context(model, **(given | {"n_gpu_layers": None, "fit": True}))

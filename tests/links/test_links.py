@@ -437,8 +437,12 @@ def test_other_machines_need_a_key() -> None:
         connect(("192.0.2.1", 1))
     with Listener() as listener, connect(listener.address), listener.accept(5):
         pass
-    with Listener() as listener, pytest.raises(LinkError, match="does not know this key"):
+    with Listener() as listener, pytest.raises(LinkError, match="has no key, and this side has"):
         connect(listener.address, key=KEY)
+    with listening() as (listener, why):
+        with pytest.raises(LinkError, match="has a key, and this side was given none"):
+            connect(listener.address)
+        assert "this worker has a key, and the other side" in eventually(lambda: why)[0]
 
 
 def test_a_port_in_use_is_named() -> None:

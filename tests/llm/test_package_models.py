@@ -288,3 +288,14 @@ def test_models_of_a_server(index: Path, tmp_path: Path) -> None:
     )
     assert sorted(catalog.entries) == ["demo", "other", "third"]
     assert {entry.path for entry in catalog.entries.values()} == {local_path("pypi:tiny-model")}
+
+
+def test_a_python_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of packages is not to blame where pip's Python does not start."""
+    away = str(tmp_path / "python")
+    monkeypatch.setattr(package_models, "FLAGS", replace(FLAGS, cache=str(tmp_path / "cache")))
+    monkeypatch.setattr(sys, "executable", away)
+    with pytest.raises(FormatError) as caught:
+        package_models.package_model("pypi:no-such-package-of-models")
+    assert f"{away!r}, cannot be started (No such file" in str(caught.value)
+    assert "WEFT_CACHE" not in str(caught.value)

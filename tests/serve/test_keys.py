@@ -134,7 +134,13 @@ def test_keys_come_and_go_while_it_runs(server: Server, file: Path) -> None:
     assert weft("keys", "revoke", "guest", "--keys", file).returncode == 0
     eventually(lambda: ask(server, key)[0] == 401)
     assert "revoked" in ask(server, key)[2]["error"]["message"]
-    assert ask(server, key + "x")[0] == 401
+    status, _, body = ask(server, key + "x")
+    assert (status, body["error"]["message"]) == (401, "this server does not know this key")
+    status, _, body = server.call("POST", "/v1/completions", ASK, Authorization="")
+    assert status == 401 and "Authorization: Bearer KEY" in body["error"]["message"]
+    text = server.call("GET", "/metrics")[2]
+    assert 'path="/v1/completions",method="POST",status="401"' in text
+    assert 'path="other",method="POST",status="401"' not in text
     assert ask(server, "plain-key")[0] == 200
     assert ask(server, "# for old clients")[0] == 401
 

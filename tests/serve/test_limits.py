@@ -231,3 +231,19 @@ def test_a_stop_does_not_wait_for_ever() -> None:
             # those that were not finished were told so, or hung up on
             ends = [f.exception() is not None or f.result()[0] != 200 for f in asked]
             assert any(ends)
+
+
+def test_every_line_is_an_object() -> None:
+    """With `--log-format json` also what the command says before the log begins, and at its end."""
+    with process.Server(SAMPLE, "--log-format", "json", "--host", "0.0.0.0") as server:
+        assert server.call("GET", "/v1/models")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+    rows = [json.loads(line) for line in server.lines]
+    said = {row["message"]: row["level"] for row in rows}
+    assert all(row["time"].endswith("Z") for row in rows)
+    warned = [text for text, level in said.items() if level == "warning"]
+    assert any(text.startswith("without --keys, --api-key or") for text in warned)
+    (page,) = [text for text in said if text.startswith("page to chat: ")]
+    assert page.startswith("page to chat: http://127.0.0.1:") and "this machine's name" in page
+    assert said.get("SIGTERM: stops") == "info", [*said][-3:]  # nothing is open

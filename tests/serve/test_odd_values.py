@@ -14,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 from weft.batch.lines import Line
 from weft.errors import ContextError
 from weft.llm import SamplingParams
+from weft.llm.sampling.trial import NoCompilerError
 from weft.serve import chats
-from weft.serve.errors import ApiError
+from weft.serve.errors import ApiError, of_exception
 from weft.serve.internal import line_handler
 from weft.serve.llama.endpoints import _normed
 from weft.serve.sampling import _listed, require_few
@@ -107,3 +108,27 @@ def test_blame_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = [{"function": {"name": str(i), "parameters": {"type": "object"}}} for i in range(1000)]
     assert chats.blamed(error, tools) is error
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("why", ["`grammar` needs a package", "'/usr/bin/python' does not start"])
+def test_a_missing_compiler_is_no_tools_fault(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise NoCompilerError(why)
+
+    monkeypatch.setattr(chats, "check_constraint", refuse)
+    tools = [{"function": {"name": "f", "parameters": {"type": "object"}}}]
+    error = of_exception(chats.blamed(ContextError("why"), tools))
+    assert error.status == 501
+    assert "tool" not in str(error) and "/usr" not in str(error)
+
+
+def test_a_blamed_tool_is_told_apart_from_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = [{"function": {"name": "f", "parameters": {"type": "object"}}}]
+    for why in ("it is odd", ": it is odd"):
+
+        def refuse(_: object, why: str = why) -> None:
+            raise ContextError(why)
+
+        monkeypatch.setattr(chats, "check_constraint", refuse)
+        error = chats.blamed(ContextError("why"), tools)
+        assert str(error) == "the parameters of the tool 'f': it is odd"

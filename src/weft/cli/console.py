@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from time import perf_counter
@@ -34,6 +34,7 @@ __all__ = [
     "forget_notes",
     "note",
     "say",
+    "shape_lines",
     "size_text",
     "span_text",
     "text_out",
@@ -80,11 +81,22 @@ _FORCED = frozenset(("FORCE_COLOR", "TTY_COMPATIBLE"))
 
 def say(text: str, style: str | None = None) -> None:
     """Prints a line to stderr; long lines are broken between words on a terminal only."""
-    if _on_terminal():
+    if _shapes:
+        sys.stderr.write(f"{_shapes[-1](text)}\n")
+        sys.stderr.flush()
+    elif _on_terminal():
         _errors().print(text, style=style, markup=False)
     else:
         sys.stderr.write(f"{text.translate(CONTROLS)}\n")
         sys.stderr.flush()
+
+
+_shapes: list[Callable[[str], str]] = []
+
+
+def shape_lines(shape: Callable[[str], str]) -> None:
+    """Lets `say` print what `shape` makes of its lines, until the command ends."""
+    _shapes.append(shape)
 
 
 def note(text: str, style: str = "dim") -> None:
@@ -98,8 +110,9 @@ _noted: set[str] = set()
 
 
 def forget_notes() -> None:
-    """Lets the next command print every note again."""
+    """Lets the next command print every note again, and lines as they are."""
     _noted.clear()
+    _shapes.clear()
 
 
 PATIENCE = 0.3
@@ -373,31 +386,27 @@ class PromptProgress(WaitingBar):
 
 
 class CompileProgress:
-    """Says how many kernels of a device are compiled while the command waits for them: a bar on a
-    terminal; elsewhere one line for each device, once the wait is long."""
+    """Says how many kernels of a device are compiled while the command waits for them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._device = ""
         self._bar: CountProgress | None = None
-        self._since: float | None = None
-        self._named: set[str] = set()
 
     def __call__(self, device: str, ready: int, asked: int) -> None:
-        """Shows `ready` of `asked` kernels of a device."""
+        """Shows `ready` of `asked` kernels of a device; another device takes the bar over."""
         with self._lock:
-            label = f"compiling kernels for {device}"
-            if self._since is None:
-                self._since = perf_counter()
-                self._bar = CountProgress(label)
-            if self._bar is not None and _on_terminal():
-                self._bar(ready, asked)
-            elif perf_counter() - self._since >= LOG_PATIENCE and device not in self._named:
-                self._named.add(device)
-                say(f"{label}: {ready} of {asked}")
+            if self._bar is None or device != self._device:
+                self._end()
+                self._device, self._bar = device, CountProgress(f"compiling kernels for {device}")
+            self._bar(ready, asked)
 
     def stop(self) -> None:
         """Removes the bar."""
         with self._lock:
-            if self._bar is not None:
-                self._bar.stop()
-            self._bar = self._since = None
+            self._end()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,15 @@ MACHINE_OPTIONS = {
         "value of WEFT_MACHINE_KEY.", "--machine-key-file --key-file", DEVICES, "FILE",
     ),
 }  # fmt: skip
+
+
+_WORKER = re.compile(r"[\w.\-]+:\d{1,5}")
+COMMAS = "write commas between the workers of --machines"
+
+
+def is_worker(text: str) -> bool:
+    """Whether a text is written as HOST:PORT, as the workers of `--machines` are."""
+    return _WORKER.fullmatch(text) is not None
 
 
 def machine_key(file: Path | None) -> bytes | None:

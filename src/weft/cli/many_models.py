@@ -10,6 +10,7 @@ from typing import Any
 from weft.cli.command import SEVERAL, usage_error
 from weft.cli.console import say
 from weft.cli.groups import Group
+from weft.cli.serve_options import LOOPBACK, WITHOUT_KEYS, page_line
 from weft.errors import FormatError
 from weft.options import option
 from weft.schedule.profile import parse_size
@@ -110,13 +111,13 @@ def serve_many(
             most = fleet.loader.budget
             budget = "" if most is None else f", {size_text(most)} at most"
             say(f"{len(catalog)} models{budget}: {', '.join(catalog.entries)}")
-            if not options.needs_key and options.host not in ("127.0.0.1", "localhost", "::1"):
-                say("warning: without --api-key everybody in the network may use this server")
+            if not options.needs_key and options.host not in LOOPBACK:
+                say(WITHOUT_KEYS)
 
         def ready(url: str) -> None:
             fleet.begin()
             if not quiet:
-                say(f"page to chat: {url}/")
+                say(page_line(url))
             say(f"serving {len(catalog)} models at {url}/v1; Ctrl-C stops it")
 
         app = many.create_many_app(fleet, resources.shared)

@@ -13,6 +13,7 @@ import typer
 
 from weft.cli.command import ReaderLeft, UsageError
 from weft.cli.console import forget_notes, say, text_out
+from weft.cli.machine_options import COMMAS, is_worker
 from weft.errors import ErrorWarning, WeftError
 
 _names = {
@@ -99,6 +100,9 @@ def _show_usage_error(error: Any) -> None:
     text = " ".join(error.format_message().split()).rstrip(".")
     if text[1:2].islower():
         text = text[0].lower() + text[1:]
+    _, extra, rest = text.partition("unexpected extra argument")
+    if extra and any(is_worker(word) for word in rest.strip("s ()").split()):
+        text += f"; {COMMAS}"
     say(f"error: {text}", "red")
     command = getattr(getattr(error, "ctx", None), "command_path", "weft")
     say(f"`{command} --help` lists the options", "dim")

@@ -100,6 +100,8 @@ def _why(causes: Counter[Cause], codes: bool) -> str:
     words: Counter[str] = Counter()
     for cause, n in causes.items():
         words[cause.meaning] += n
+    if len(words) == 1:  # the device may have fused some of its nodes, so that there are fewer ops
+        return f"because {next(iter(words))}"
     return "; ".join(f"{n} because {what}" for what, n in words.most_common())
 
 

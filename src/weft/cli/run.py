@@ -13,6 +13,7 @@ from weft.cli.console import LoadProgress, PromptProgress, say, text_out
 from weft.cli.draft_options import DraftFlags
 from weft.cli.groups import Group
 from weft.cli.loading import Load, loads_model
+from weft.cli.machine_options import COMMAS, is_worker
 from weft.cli.model_file import ModelFile
 from weft.cli.options import TEXT_OPTIONS, most_tokens
 from weft.cli.plan_lines import plan_lines, prefixes_line
@@ -113,7 +114,8 @@ def run(
     require_text_only(own.conversation, own.interactive)
     most = most_tokens(own.max_tokens)
     if text is not None and own.prompt is not None:
-        raise ContextError("give the prompt as an argument or with -p, not both")
+        hint = f"; {text} was read as the prompt: {COMMAS}" if is_worker(text) else ""
+        raise ContextError(f"give the prompt as an argument or with -p, not both{hint}")
     start = _prompt(own.prompt if text is None else text, own.file, own.escape)
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from weft.cli.adapter_options import with_modules
 from weft.cli.command import TEMPLATE, usage_error
-from weft.cli.console import LoadProgress, say
+from weft.cli.console import LoadProgress, say, shape_lines
 from weft.cli.draft_options import DraftFlags
 from weft.cli.groups import ABSENT
 from weft.cli.loading import Load, loads_model
@@ -22,7 +22,7 @@ from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import PrefixFlags, without_kept
 from weft.cli.ray_options import OnRay, RayFlags
 from weft.cli.sampling_options import SamplingDefaults
-from weft.cli.serve_options import OthersFlags
+from weft.cli.serve_options import LOOPBACK, WITHOUT_KEYS, OthersFlags, page_line
 from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
@@ -33,8 +33,6 @@ from weft.llm.engine.admission import POLICY, Policy
 from weft.llm.engine.batches import DELAY
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import ADAPTERS, option
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class SeveralLoad(Load):
@@ -165,6 +163,8 @@ def serve(
             f"the server needs {error.name}; "
             + how_to_install("serve" if on_ray is None else "ray")
         ) from None
+    if own.log_format == "json" and own.log_file is None:  # the log is on stderr, as `say` is
+        shape_lines(importlib.import_module("weft.serve.log").said_as_object)
     options = api.ServeOptions(
         **own.serve_arguments({field.name for field in fields(api.ServeOptions)}),
         sampling=sampling, chat_template=chats.source, chat_template_kwargs=chats.variables, **kept,
@@ -205,7 +205,7 @@ def serve(
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
             if service.engine_or_none is not None and not own.quiet:
-                say(f"page to chat: {url}/")
+                say(page_line(url))
             say(text)
 
         calm_collector()
@@ -235,7 +235,7 @@ def service_lines(path: Path, service: Any) -> Iterator[str]:
     if service.embedder_or_none is not None:
         yield from plan_lines(path, service.embedder_or_none.context, label="embeddings: ")
     if not service.options.needs_key and service.options.host not in LOOPBACK:
-        yield "warning: without --api-key everybody in the network may use this server"
+        yield WITHOUT_KEYS
     if service.options.needs_key and not service.options.ssl_cert_file:
         if service.options.host not in LOOPBACK:
             yield "warning: keys are sent as plain text; use --ssl-cert-file, or a proxy with TLS"

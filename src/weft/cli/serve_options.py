@@ -11,6 +11,22 @@ from weft.errors import FormatError
 from weft.options import option
 from weft.schedule.profile import parse_size
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+WITHOUT_KEYS = (
+    "warning: without --keys, --api-key or --api-key-file everybody in the network may use this "
+    "server"
+)
+
+
+def page_line(url: str) -> str:
+    """Where a browser finds the page of a server that listens at `url`; an address that stands for
+    all of this machine's is none to open."""
+    for every, own in (("://0.0.0.0:", "://127.0.0.1:"), ("://[::]:", "://[::1]:")):
+        if every in url:
+            here = url.replace(every, own)
+            return f"page to chat: {here}/ (from other machines by this machine's name)"
+    return f"page to chat: {url}/"
+
 
 def _size(flag: str) -> Any:
     def parse(text: str | int) -> int:

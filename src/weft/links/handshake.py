@@ -22,9 +22,10 @@ import time
 from collections.abc import Mapping
 
 from weft.errors import LinkError
+from weft.links.keys import NO_KEY
 from weft.links.link import Limits, Link
 from weft.links.sealed import HalfExchange, Opener, Sealer, derive
-from weft.links.stream import exactly
+from weft.links.stream import TimedOut, exactly
 from weft.version import __version__
 
 PROTOCOL = 1
@@ -52,10 +53,7 @@ def greet_server(
     said = hashlib.sha256(mine + theirs).digest()
     proof = exactly(sock, _PROOF, until)
     if not hmac.compare_digest(proof, derive(key, b"server", said)):
-        raise LinkError(
-            f"{peer} does not know this key: both sides need the same key file, or the same "
-            "WEFT_MACHINE_KEY"
-        )
+        raise LinkError(_wrong_key(peer, key, proof, said))
     sock.sendall(derive(key, b"client", said))
     master = derive(key, b"master", said, half.shared(public))
     link = _link(sock, peer, master, (b"to server", b"to client"), limits)
@@ -79,12 +77,40 @@ def greet_client(
     said = hashlib.sha256(theirs + mine).digest()
     sock.sendall(mine + derive(key, b"server", said))
     public = _public(theirs, peer)
-    if not hmac.compare_digest(exactly(sock, _PROOF, until), derive(key, b"client", said)):
+    try:
+        proof = exactly(sock, _PROOF, until)
+    except TimedOut:
+        raise
+    except LinkError:
+        what = "no key" if key == NO_KEY else "a key"
+        raise LinkError(
+            f"{peer} ended the connection before it proved that it knows the key: this worker has "
+            f"{what}, and the other side probably another one or none"
+        ) from None
+    if not hmac.compare_digest(proof, derive(key, b"client", said)):
         raise LinkError(f"{peer} does not know the key")
     master = derive(key, b"master", said, half.shared(public))
     link = _link(sock, peer, master, (b"to client", b"to server"), limits)
     _same_facts(link, facts, until)
     return link
+
+
+def _wrong_key(peer: str, key: bytes, proof: bytes, said: bytes) -> str:
+    """Says which side lacks the key, where one has none."""
+    if key == NO_KEY:
+        return (
+            f"{peer} has a key, and this side was given none: give --machine-key-file FILE, or "
+            "WEFT_MACHINE_KEY"
+        )
+    if hmac.compare_digest(proof, derive(NO_KEY, b"server", said)):
+        return (
+            f"{peer} has no key, and this side has one: start that worker with "
+            "--machine-key-file FILE, or leave the key out here"
+        )
+    return (
+        f"{peer} does not know this key: both sides need the same key file, or the same "
+        "WEFT_MACHINE_KEY"
+    )
 
 
 def _hello() -> tuple[HalfExchange, bytes]:

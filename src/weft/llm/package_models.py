@@ -256,10 +256,17 @@ def _download(asked: _Asked, folder: Path) -> Path:
         "--disable-pip-version-check", "--no-input", "--dest", str(folder),
         *([] if shown else ["--quiet"]), asked.requirement,
     ]  # fmt: skip
-    ran = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=shown or subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
-    )  # fmt: skip
+    try:
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=shown or subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except OSError as error:
+        raise FormatError(
+            f"{asked.name}: pip downloads packages, and the Python that runs it, "
+            f"{sys.executable!r}, cannot be started ({error.strerror or error}); give the path of "
+            "a file"
+        ) from None
     wheels = list(folder.glob("*.whl"))
     if ran.returncode == 0 and len(wheels) == 1 and wheels[0].name.count("-") >= 4:
         return wheels[0]

@@ -43,13 +43,14 @@ COPY = Cause("4.cpy", "a copy for a split")
 INPUT_COPY = Cause("6.cpy", "an input with several copies")
 CHOSEN = Cause("cost", "the pass is predicted to take least time with it there")
 PLANNED = Cause("plan", "the plan file says so")
+OF_LAYER = Cause("layer", "its layer is there")
 ADDED = Cause("opt", "its device adds it for the node that reads it")
 
 _MEANINGS = {
     cause.rule: cause.meaning
     for cause in (
         *(USER, DESTINATION, INPUT, OFFLOADED, WEIGHT, NEIGHBOUR, BEST, UPGRADED, VIEWED, READER),
-        *(COPY, INPUT_COPY, CHOSEN, PLANNED, ADDED),
+        *(COPY, INPUT_COPY, CHOSEN, PLANNED, OF_LAYER, ADDED),
     )
 }
 

@@ -55,7 +55,7 @@ class Asked:
     policy: str
     op_offload: OpOffload
     assign: Mapping[Tensor, int]
-    """User assignments; with policy `plan`, the device of every node."""
+    """User assignments; with policies `plan` and `layers`, the device of every node."""
     first_backend: int
 
 

@@ -14,7 +14,7 @@ from weft.graph.op import NONE
 from weft.graph.tensor import Tensor, shape_text
 from weft.records import dataclass
 from weft.schedule.assign import Sweep, sweeps, sweeps_as_chosen
-from weft.schedule.cause import CHOSEN, PLANNED, USER, Cause, code_meaning
+from weft.schedule.cause import CHOSEN, OF_LAYER, PLANNED, USER, Cause, code_meaning
 from weft.schedule.describe import name_of
 from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text
@@ -375,10 +375,11 @@ def passes_of(schedule: Schedule) -> Passes:
     if asked is None:
         raise ScheduleError("this schedule was not made by `weft.schedule.schedule`")
     graph, last = schedule.graph, schedule.backends[-1].name
-    as_planned = asked.policy == "plan"
+    as_planned = asked.policy in ("plan", "layers")
     record = _Record(schedule, {} if as_planned else asked.assign)
     if as_planned:
-        cause = CHOSEN if CHOSEN in schedule.cause_of.values() else PLANNED
+        causes = set(schedule.cause_of.values())
+        cause = next((c for c in (CHOSEN, OF_LAYER) if c in causes), PLANNED)
         walks = sweeps_as_chosen(graph, asked.assign, cause)
     else:
         walks = sweeps(graph, record.devices.last, not asked.op_offload.is_off)

@@ -13,7 +13,7 @@ from weft.graph.tensor import Tensor
 from weft.options import require_choice
 from weft.schedule.assign import Where, Why, assign_as_chosen
 from weft.schedule.assign import assign as assign_backends
-from weft.schedule.cause import CHOSEN, PLANNED, USER
+from weft.schedule.cause import CHOSEN, OF_LAYER, PLANNED, USER
 from weft.schedule.collector import collector_paused
 from weft.schedule.cost import CostOptions, faster, place_by_cost
 from weft.schedule.devices import Devices
@@ -23,7 +23,7 @@ from weft.schedule.parts import Asked
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, build_plan_lists, collect_keeps, cut
 
-Policy = Literal["ggml", "cost", "plan"]
+Policy = Literal["ggml", "cost", "plan", "layers"]
 """The way nodes get their devices: reference rules, predicted time, or a plan that names them."""
 
 
@@ -48,7 +48,8 @@ def schedule(
 
     Policy `cost` takes the placement whose time, as `cost` predicts it, is the least and never
     above that of `ggml`. Policy `plan` takes the device of every node that does work from `assign`;
-    the cause is a plan file, or with `cost` the time that `cost` predicts.
+    the cause is a plan file, or with `cost` the time that `cost` predicts. Policy `layers` does so,
+    too, where layers have devices; the cause is the layer.
 
     With `n_copies` > 1 every input and every tensor that crosses devices exists that many times;
     `cur_copy` is the copy that this schedule uses. `first_backend` runs the single split of a graph
@@ -81,10 +82,10 @@ def schedule(
 
     if policy == "ggml":
         return build(*assign_backends(graph, devices, user, not devices.op_offload.is_off))
-    if policy == "plan":
-        cause = PLANNED if cost is None else CHOSEN
+    if policy in ("plan", "layers"):
+        cause = OF_LAYER if policy == "layers" else PLANNED if cost is None else CHOSEN
         return build(*assign_as_chosen(graph, devices, user, cause))
-    require_choice("policy", policy, ("ggml", "cost", "plan"), ScheduleError)
+    require_choice("policy", policy, ("ggml", "cost", "plan", "layers"), ScheduleError)
     if cost is None:
         raise ScheduleError(
             "policy 'cost' needs a machine profile; measure one with `weft calibrate`"

@@ -12,6 +12,7 @@ from weft.llm import SamplingParams
 from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
 from weft.llm.sampling.constraint import check_constraint
 from weft.llm.sampling.schema import held_parameters, under
+from weft.llm.sampling.trial import NoCompilerError
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
@@ -242,7 +243,9 @@ def blamed(error: ContextError, tools: Sequence[Mapping[str, Any]]) -> Exception
         schema = function.get("parameters") or {"type": "object"}
         try:
             check_constraint(SamplingParams(json_schema=schema))
+        except NoCompilerError as why:
+            return why
         except ContextError as why:
-            about = f"the parameters of the tool {function['name'][:64]!r}"
-            return ApiError(400, f"{about}{why.args[0]}", "tools")
+            about, text = f"the parameters of the tool {function['name'][:64]!r}", str(why.args[0])
+            return ApiError(400, f"{about}: {text.removeprefix(': ')}", "tools")
     return error

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 from weft.llm.planning.options import LLM_OPTIONS
+from weft.llm.sampling.trial import NoCompilerError
 from weft.serve.endpoints import nearest
 
 RETRY_AFTER = 1
@@ -93,6 +94,8 @@ def of_exception(error: BaseException) -> ApiError:
         return ApiError(429, str(error), code="queue_full", retry_after=error.retry_after)
     if isinstance(error, _OURS):
         return ApiError(500, str(error))
+    if isinstance(error, NoCompilerError):  # this server lacks something, whatever is asked
+        return ApiError(501, without_folders(error.told(_name)))
     if isinstance(error, WeftError):
         field = error.argument
         return ApiError(400, error.told(_name), field if field in _CONSTRAINTS else None)

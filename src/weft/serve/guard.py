@@ -88,10 +88,10 @@ class Guard:
             scheme, secret = b"bearer", headers.get(b"x-api-key", b"")  # Anthropic's header
         key = self._users.ring.find(secret.strip())
         why = "send this server's key as `Authorization: Bearer KEY`"
-        if key is not None and scheme.lower() == b"bearer":
-            if not key.why_refused:
+        if secret.strip() and scheme.lower() == b"bearer":
+            if key is not None and not key.why_refused:
                 return key
-            why = key.why_refused
+            why = "this server does not know this key" if key is None else key.why_refused
         raise ApiError(401, why, code="invalid_api_key")
 
 

@@ -60,6 +60,19 @@ def start_log(level: str, format: str = "text", file: Path | None = None) -> Non
         )
 
 
+def said_as_object(text: str) -> str:
+    """A line of the command as an object of JSON; `warning: ` and the like become its level."""
+    name, colon, rest = text.partition(": ")
+    level = {"error": "error", "warning": "warning", "note": "info"}.get(name if colon else "")
+    return _object(time.time(), level or "info", rest if level else text)
+
+
+def _object(seconds: float, level: str, message: str, **more: Any) -> str:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    shown = {"time": f"{at}.{int(seconds % 1 * 1000):03}Z", "level": level, "message": message}
+    return json.dumps(shown | more)
+
+
 class _Lines(logging.Formatter):
     """Formats a line as `12:01:07 info: text`."""
 
@@ -77,16 +90,10 @@ class _Objects(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
-        seconds = time.gmtime(record.created)
-        shown: dict[str, Any] = {
-            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
-        shown |= getattr(record, "request", {})
+        more: dict[str, Any] = dict(getattr(record, "request", {}))
         if record.exc_info:
-            shown["exception"] = self.formatException(record.exc_info)
-        return json.dumps(shown)
+            more["exception"] = self.formatException(record.exc_info)
+        return _object(record.created, record.levelname.lower(), record.getMessage(), **more)
 
 
 class _Once(logging.Filter):

@@ -20,6 +20,8 @@ from uuid import uuid4
 
 from starlette.types import Scope
 
+from weft.serve.endpoints import find
+
 _ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 
 
@@ -84,5 +86,13 @@ def request_id_of(scope: Scope) -> str:
 
 
 def route_of(scope: Scope) -> str:
-    """The path of the endpoint that answered, without what varies; `other`: none did."""
-    return str(getattr(scope.get("route"), "path", "other"))
+    """The path of the endpoint that a request is for, without what varies, also where it was
+    refused before; `other`: there is none."""
+    route = scope.get("route")
+    if route is not None:
+        return str(route.path)
+    path = scope["path"]
+    endpoint = find(path)
+    if endpoint is None:
+        return "other"
+    return path if path in endpoint.paths else endpoint.path

@@ -93,19 +93,24 @@ class _Server(uvicorn.Server):
         """The first signal gives texts their time to end, the second ends them at once."""
         again = self.should_exit
         super().handle_exit(sig, frame)
-        waits = bool(self.server_state.tasks)  # who typed Ctrl-C knows, except why it takes long
-        if not again and self._loop and (waits or sig != signal.SIGINT):
-            self._loop.call_soon_threadsafe(
-                logger.info,
-                "%s: stops; open requests have %g seconds (a second signal ends them at once)",
-                signal.Signals(sig).name, self._service.options.grace,
-            )  # fmt: skip
+        if not again and self._loop:
+            self._loop.call_soon_threadsafe(self._say_stop, sig)
         if again and not self._hurries:
             self._hurries = self.force_exit = True
             threading.Thread(target=self._service.close, daemon=True).start()
             last = threading.Timer(LAST_SECONDS, os._exit, [128 + sig])
             last.daemon = True  # the timer ends the process if some thread never ends
             last.start()
+
+    def _say_stop(self, sig: int) -> None:
+        """Says that the server stops, and how long requests have if any is open. Who typed Ctrl-C
+        knows, except why it takes long."""
+        left = ""
+        if not all(task.done() for task in self.server_state.tasks):
+            seconds = self._service.options.grace
+            left = f"; open requests have {seconds:g} seconds (a second signal ends them at once)"
+        if left or sig != signal.SIGINT:
+            logger.info("%s: stops%s", signal.Signals(sig).name, left)
 
 
 def run_server(

@@ -69,6 +69,7 @@ class Graphs:
         """True as long as weights that will be repacked are still used in place."""
         programs = self._lowered()
         self._arenas = self._aside = ArenaPool()
+        self._copies: list[ArenaPool] = []
         self._callback: TensorCallback | None = None
         self._arenas.reserve(*programs)
         self._arenas.load(*programs, progress=progress)
@@ -416,12 +417,16 @@ class Graphs:
         return Regime(max_tokens, program, self._arenas, self.cache, self._config, session)
 
     def _pipelined(self) -> Pipelined | None:
+        """The largest graph with its copies, over the memory that copies have had so far: no more
+        is planned."""
         n_more = self.plan.n_copies - 1
         if n_more == 0 or self._callback is not None:
+            self._copies.clear()
             return None
+        if not self._copies:
+            self._copies = [self._arenas.beside() for _ in range(n_more)]
         regimes = [self.regimes[-1]]
-        for _ in range(n_more):
-            pool = self._arenas.beside()
+        for pool in self._copies:
             regime = Regime(regimes[0].max_tokens, self.program, pool, self.cache, self._config)
             regimes.append(regime)
         return Pipelined(self.plan.plan.schedule, regimes, self._width)

@@ -15,7 +15,7 @@ from weft.llm.cache.snapshots import checkpoint_bytes, needs_checkpoints, row_si
 from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.program import Program
 from weft.schedule import schedule
-from weft.schedule.cause import CHOSEN, OFFLOADED, PLANNED
+from weft.schedule.cause import CHOSEN, OF_LAYER, OFFLOADED, PLANNED
 from weft.schedule.explain import prediction_text, table_lines
 from weft.tables import count_text, html_table, size_text, text_table
 
@@ -62,7 +62,7 @@ def offload_lines(plan: ContextPlan, regime: RegimePlan) -> list[str]:
     copies and bytes of a pass with them and without; none where no such op could move."""
     placed = regime.plan.schedule
     causes = set(placed.cause_of.values())
-    if len(plan.backends) < 2 or not causes.isdisjoint((CHOSEN, PLANNED)):
+    if len(plan.backends) < 2 or not causes.isdisjoint((CHOSEN, PLANNED, OF_LAYER)):
         return []
     off = plan.op_offload.is_off
     if not off and not any(cause.rule == OFFLOADED.rule for cause in causes):

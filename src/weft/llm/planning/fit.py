@@ -145,13 +145,17 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
 
 
 def _what_fits(request: Request, n_wanted: int) -> str:
+    """How many layers fit, with the options that lead to such a plan."""
     try:
-        n = fitted(request).homes.n_gpu_layers or 0
+        n = min(fitted(request).homes.n_gpu_layers or 0, n_wanted)
     except OutOfMemoryError:
-        n = 0
-    if n:
-        return f"{n} of the {n_wanted} layers fit (`n_gpu_layers` {n}, or `fit`)"
-    return "not even a layer fits there (`n_gpu_layers` 0, or leave the device out)"
+        return "not even a layer fits there (leave the device out)"
+    if n == 0:
+        return "not even a layer fits there (`n_gpu_layers` 0, or leave the device out)"
+    count = f"{n} of the {n_wanted} layers fit"
+    if n == n_wanted or overfull(request, request.planned(request.homes(n))):
+        return f"{count} where each device takes what it has room for (`fit`)"
+    return f"{count} (`n_gpu_layers` {n}, or `fit`)"
 
 
 def fitted(request: Request) -> ContextPlan:

@@ -154,7 +154,8 @@ class Request:
         layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
         keep_what_runs(homes, draft.all_graphs, layers, self.backends)
         far = any(isinstance(backend, OnMachine) for backend in self.backends)
-        if far and of_layer is None and not by_time:
+        shares = far and of_layer is None and not by_time
+        if shares:
             of_layer = homes.of_layers()  # so that one hidden state crosses a border
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
@@ -165,7 +166,7 @@ class Request:
             planned = plan_graph(
                 graph,
                 self.backends,
-                policy="plan" if assign else "cost" if cost else "ggml",
+                policy="layers" if shares else "plan" if assign else "cost" if cost else "ggml",
                 assign=assign,
                 op_offload=rules,
                 cost=cost,

@@ -22,7 +22,7 @@ from weft.llm.sampling.compile_constraint import LIMITS
 from weft.llm.sampling.gbnf import token_names
 from weft.llm.sampling.params import SamplingParams
 from weft.llm.sampling.schema import held_schema
-from weft.llm.sampling.trial import short_reason, tried
+from weft.llm.sampling.trial import NoCompilerError, short_reason, tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 
@@ -177,7 +177,7 @@ def _require_llguidance() -> None:
     try:
         import llguidance  # noqa: F401
     except ImportError:
-        raise ContextError(
+        raise NoCompilerError(
             f"`grammar`, `json_schema` and `regex` need llguidance; {how_to_install('grammar')}"
         ) from None
 

@@ -67,8 +67,8 @@ def tried(
     tokens and the special ones (see `compile_constraint`); `tokens` has the ids of tokens that a
     grammar names.
 
-    Raises ContextError for a constraint that is malformed, or exceeds a bound; BusyError if others
-    keep it waiting for too long."""
+    Raises ContextError for a constraint that is malformed, or exceeds a bound; NoCompilerError
+    where none can be compiled; BusyError if others keep it waiting for too long."""
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > CONSTRAINT_BYTES:
         raise ContextError(
@@ -101,7 +101,7 @@ def _worker() -> Worker:
     try:
         return Worker(compile_constraint.__file__, "llguidance", **limits)
     except (OSError, ValueError) as error:
-        raise ContextError(
+        raise NoCompilerError(
             f"constraints are compiled by a process of their own, and {sys.executable!r} "
             f"cannot be started ({error})"
         ) from None
@@ -114,6 +114,11 @@ def _why(status: int) -> str:
     if reason is None and status == _WINDOWS_STACK:
         reason = _DEEP
     return reason or f"the process that compiles constraints ended with status {status}"
+
+
+class NoCompilerError(ContextError):
+    """No constraint can be compiled here: the package for it is missing, or a process of its own
+    does not start."""
 
 
 class _Trials:
