@@ -1,4 +1,4 @@
-"""What programs that were exported in training mode do otherwise than in evaluation mode."""
+"""How programs that were exported in training mode differ from evaluation mode."""
 
 from __future__ import annotations
 
