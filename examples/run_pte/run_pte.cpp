@@ -1,18 +1,12 @@
 // Runs a method of a .pte file, without Python.
 //
-//   run_pte MODEL.pte [--method NAME] [--input FILE]... [--output PREFIX] [--repeat N]
-//                     [--generate N]
-//
-// A FILE has the raw elements of an input, in order; inputs without a file are ones. Prints each
-// output's shape and first elements and, with --repeat, the median time of a call. With --output,
-// output i is written to PREFIX.i as raw elements. With --generate, of a file that `weft export`
-// made of a language model, prints N tokens that follow those of the inputs (tokens, positions):
-// each time the most likely one. Parts of the model that were lowered to weft run in
+// `run_pte --help` says how it is called. Parts of the model that were lowered to weft run in
 // libweft_executorch, which is linked in: linking it is all that the backend needs.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -29,14 +23,49 @@ using executorch::extension::TensorPtr;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
 
+constexpr const char* kHelp =
+    R"(usage: run_pte MODEL.pte [OPTION VALUE]...
+
+Calls a method of a .pte file once, and prints the shape and the first elements of each output.
+
+  --method NAME    the method; default: forward
+  --input FILE     the raw elements of an input; given once for each input, in their order. Inputs
+                   without a file are ones.
+  --shape 2,3,8,8  the shape of an input whose sizes may vary; given once for each input, in their
+                   order. Inputs without one have their largest sizes.
+  --output PREFIX  writes the raw elements of output i to PREFIX.i
+  --repeat N       also prints the median time of N more calls
+  --generate N     of a file that `weft export` made of a language model: prints N tokens that
+                   follow those of the inputs (tokens, positions), each time the most likely one
+  --help           prints this
+)";
+
+using Sizes = std::vector<executorch::aten::SizesType>;
+
 struct Arguments {
   std::string model;
   std::string method = "forward";
   std::vector<std::string> inputs;
+  std::vector<Sizes> shapes;
   std::string output;
   int repeat = 0;
   int generate = 0;
 };
+
+// The numbers in a text such as "2,3,8,8"; empty for another text.
+Sizes parse_shape(const std::string& text) {
+  Sizes sizes;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at != end) {
+    const auto [behind, error] = std::from_chars(at, end, sizes.emplace_back());
+    if (error != std::errc()) return {};
+    if (behind == end) return sizes;
+    if (*behind != ',') return {};
+    at = behind + 1;
+  }
+  return {};
+}
 
 bool parse(int argc, char** argv, Arguments& out) {
   for (int i = 1; i < argc; ++i) {
@@ -50,6 +79,9 @@ bool parse(int argc, char** argv, Arguments& out) {
       out.method = argv[i];
     } else if (option == "--input") {
       out.inputs.push_back(argv[i]);
+    } else if (option == "--shape") {
+      out.shapes.push_back(parse_shape(argv[i]));
+      if (out.shapes.back().empty()) return false;
     } else if (option == "--output") {
       out.output = argv[i];
     } else if (option == "--repeat") {
@@ -68,16 +100,31 @@ int fail(const char* what, Error error) {
   return 1;
 }
 
-// Ones, or the elements in a file; nullptr where the file has another size.
-TensorPtr make_input(const executorch::runtime::TensorInfo& info, const std::string* file) {
-  std::vector<executorch::aten::SizesType> sizes(info.sizes().begin(), info.sizes().end());
+std::string text_of(const Sizes& sizes) {
+  std::string text;
+  for (const auto n : sizes) text += (text.empty() ? "" : ",") + std::to_string(n);
+  return text;
+}
+
+// Ones, or the elements in a file, of the given or the largest sizes; nullptr where the method does
+// not take the sizes, or the file has others.
+TensorPtr make_input(const executorch::runtime::TensorInfo& info, const std::string* file,
+                     const Sizes* shape) {
+  const Sizes largest(info.sizes().begin(), info.sizes().end());
+  const Sizes& sizes = shape == nullptr ? largest : *shape;
+  const auto fits = [](auto n, auto most) { return 0 <= n && n <= most; };
+  if (!std::equal(sizes.begin(), sizes.end(), largest.begin(), largest.end(), fits)) {
+    std::fprintf(stderr, "--shape %s is none of this input: it takes at most %s\n",
+                 text_of(sizes).c_str(), text_of(largest).c_str());
+    return nullptr;
+  }
   TensorPtr tensor = executorch::extension::full(sizes, 1, info.scalar_type());
   if (file == nullptr) return tensor;
   std::ifstream in(*file, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (bytes.size() != tensor->nbytes()) {
-    std::fprintf(stderr, "%s has %zu bytes, the input %zu\n", file->c_str(), bytes.size(),
-                 tensor->nbytes());
+    std::fprintf(stderr, "%s has %zu bytes, an input of shape %s %zu; --shape gives another\n",
+                 file->c_str(), bytes.size(), text_of(sizes).c_str(), tensor->nbytes());
     return nullptr;
   }
   std::memcpy(tensor->mutable_data_ptr(), bytes.data(), bytes.size());
@@ -160,10 +207,12 @@ bool generate(Module& module, const Arguments& args, const std::vector<TensorPtr
 
 int main(int argc, char** argv) {
   Arguments args;
+  if (argc == 2 && std::string(argv[1]) == "--help") {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
   if (!parse(argc, argv, args)) {
-    std::fprintf(stderr,
-                 "usage: run_pte MODEL.pte [--method NAME] [--input FILE]... [--output PREFIX] "
-                 "[--repeat N] [--generate N]\n");
+    std::fputs(kHelp, stderr);
     return 2;
   }
   // mapped, so that weights are used where the file has them
@@ -175,7 +224,8 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < meta->num_inputs(); ++i) {
     const auto info = meta->input_tensor_meta(i);
     if (!info.ok()) return fail("an input is no tensor", info.error());
-    tensors.push_back(make_input(*info, i < args.inputs.size() ? &args.inputs[i] : nullptr));
+    tensors.push_back(make_input(*info, i < args.inputs.size() ? &args.inputs[i] : nullptr,
+                                 i < args.shapes.size() ? &args.shapes[i] : nullptr));
     if (tensors.back() == nullptr) return 1;
     inputs.emplace_back(*tensors.back());
   }

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
+from weft.backends.registry import device_list, require_known
 from weft.compiler import compile, require_compile_options
 from weft.errors import ProgramError, warn
 from weft.execute import Session
@@ -31,8 +32,15 @@ from weft.frontends.fx.converted import (
     positional_names,
 )
 from weft.frontends.fx.dtypes import STORED
-from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
+from weft.frontends.fx.export import (
+    core_program,
+    dim_names,
+    exported,
+    parameter_names,
+    quiet,
+)
 from weft.frontends.fx.hosted import array_of, unpacked
+from weft.frontends.fx.training import in_training, unlike_evaluation
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
 from weft.native import _native
@@ -51,7 +59,7 @@ def from_torch(
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    devices: Sequence[Any] = ("cpu",),
+    devices: str | Sequence[Any] = ("cpu",),
     host: bool = True,
     **options: Any,
 ) -> TorchModule:
@@ -59,14 +67,15 @@ def from_torch(
     with tensors like the original and runs on weft's devices.
 
         n = torch.export.Dim("n", max=64)
-        f = weft.from_torch(module.eval(), x, dynamic_shapes={"x": {0: n}})
+        f = weft.from_torch(module.eval(), x, dynamic_shapes=({0: n},))
         y = f(x)
 
     A module or function is exported with `example_inputs`, `example_kwargs` and `dynamic_shapes`,
-    as `torch.export.export` takes them; put a module into evaluation mode first. `example_inputs`
-    is a tuple of positional arguments, a single tensor, or a mapping of keyword arguments. Tensors
-    among `options` are keyword arguments too. Models of `transformers` are exported without the
-    cache that they would return.
+    as `torch.export.export` takes them: `dynamic_shapes` has an entry for each argument, in order
+    or by the names that the arguments have in `forward`. Put a module into evaluation mode first.
+    `example_inputs` is a tuple of positional arguments, a single tensor, or a mapping of keyword
+    arguments. Tensors among `options` are keyword arguments too. Models of `transformers` are
+    exported without the cache that they would return.
 
     Weights stay in the memory of the module, so do not change or free them. Those that only matrix
     products read are copied once into the order that their kernels read fastest, if a copy of all
@@ -81,30 +90,30 @@ def from_torch(
     Ops that weft has no kernels for run in PyTorch, on the `host` device (docs/torch.md);
     `host=False` refuses them instead.
 
-    Raises ArgumentError for an option that there is not; UnsupportedOpError, which lists every node
-    that weft cannot convert and why; GraphError for a dimension without an upper bound;
-    ProgramError if `program` is not a program or the inputs do not fit it; and whatever
-    `torch.export` raises."""
+    Raises ArgumentError for an option that there is not; DeviceError for a name in `devices` that
+    no backend has; UnsupportedOpError, which lists every node that weft cannot convert and why;
+    GraphError for a dimension without an upper bound; ProgramError if `program` is not a program or
+    the inputs do not fit it; and whatever `torch.export` raises."""
     tensors = {name: options.pop(name) for name in list(options) if _is_tensor(options[name])}
     own = ("example_kwargs", "dynamic_shapes", "devices", "host")
     require_compile_options("from_torch", options, own)
+    devices = device_list(devices)
+    for device in devices:
+        if isinstance(device, str):
+            require_known(device)
     if tensors:
         example_kwargs = {**(example_kwargs or {}), **tensors}
     with _CONVERSIONS, quiet():
         whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
         core = core_program(whole, host=host)
-        converted = convert(core, names=dim_names(whole, dynamic_shapes), host=host)
-    if isinstance(program, torch.nn.Module) and program.training and _drops_out(whole):
+        converted = convert(core, names=dim_names(whole), host=host)
+    differences = unlike_evaluation(whole) if in_training(program) else ()
+    if differences:
         warn(
-            "the module is in training mode, so that its dropout draws random numbers in every "
-            "call; call eval() on the module before from_torch"
+            f"the module is in training mode, so that {' and '.join(differences)}; call eval() on "
+            "the module before from_torch"
         )
     return TorchModule(converted, devices, options, parameters=parameter_names(program))
-
-
-def _drops_out(program: torch.export.ExportedProgram) -> bool:
-    nodes = (n for n in program.graph.nodes if "dropout" in str(n.target))
-    return any(True in n.args or n.kwargs.get("train") for n in nodes)
 
 
 def _is_tensor(value: Any) -> bool:

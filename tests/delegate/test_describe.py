@@ -47,10 +47,21 @@ def test_what_is_in_a_file(path):
     assert result.exit_code == 0, result.output
     text = result.output
     assert "method forward: 2 part(s) on weft" in text
-    assert "MUL_MAT" in text and "QUANTIZE" in text and "1 to 9" in text
+    assert "MUL_MAT" in text and "QUANTIZE" in text and "size rows: 1 to 9" in text
     assert "weight matrices: 1 in q8_0" in text
     assert "1 x aten::leaky_relu" in text
     assert "the partitioner was told to leave this op out" in text
+
+
+def test_a_missing_file_is_looked_for_among_files_of_its_kind(path, tmp_path):
+    (tmp_path / "modell.gguf").touch()
+    result = CliRunner().invoke(app, ["explain", str(tmp_path / "modell.pte")])
+    assert result.exit_code == 1 and f"no such file; did you mean {path}?" in str(result.exception)
+    result = CliRunner().invoke(app, ["explain", "nothere.pte"])
+    assert str(result.exception).endswith(
+        "nothere.pte: no such file; `weft export` and ExecuTorch's exporter write .pte files"
+    )
+    assert ".pte" in CliRunner().invoke(app, ["explain", "--help"]).output.split("Options")[0]
 
 
 def test_as_data(path):

@@ -51,6 +51,36 @@ def test_it_computes_what_eager_does(lower, run_pte, tmp_path):
     np.testing.assert_allclose(got, module(x).detach().numpy(), atol=1e-5)
 
 
+def test_sizes_that_vary_are_given_by_shape(lower, run_pte, tmp_path):
+    path, x_file = tmp_path / "model.pte", tmp_path / "x.bin"
+    module, x = nn.Linear(16, 8).eval(), torch.randn(3, 16)
+    n = torch.export.Dim("n", min=1, max=9)
+    path.write_bytes(lower(module, (x,), dynamic_shapes=({0: n},)).pte)
+    x_file.write_bytes(x.numpy().tobytes())
+
+    def ran(*options):
+        command = [str(run_pte), str(path), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "output 0: [9, 8]" in ran().stdout
+    done = ran("--shape", "3,16", "--input", str(x_file), "--output", str(tmp_path / "y"))
+    assert done.returncode == 0 and "output 0: [3, 8]" in done.stdout, done.stderr
+    got = np.fromfile(tmp_path / "y.0", np.float32).reshape(3, 8)
+    np.testing.assert_allclose(got, module(x).detach().numpy(), atol=1e-5)
+    for options, rc, said in (
+        (("--input", str(x_file)), 1, "192 bytes, an input of shape 9,16 576; --shape gives"),
+        (("--shape", "10,16"), 1, "--shape 10,16 is none of this input: it takes at most 9,16"),
+        (("--shape", "3"), 1, "--shape 3 is none of this input"),
+        (("--shape", "3,"), 2, "usage: run_pte"),
+        (("--shape", "3x16"), 2, "usage: run_pte"),
+        (("--shape", "3,8"), 1, "the method failed"),
+    ):
+        done = ran(*options)
+        assert (done.returncode, said in done.stderr) == (rc, True), (options, done)
+    shown = subprocess.run([str(run_pte), "--help"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0 and "--shape 2,3,8,8" in shown.stdout
+
+
 def test_a_damaged_file_is_an_error(lower, run_pte, tmp_path):
     pte = lower(nn.Linear(8, 8).eval(), (torch.randn(2, 8),)).pte
     path = tmp_path / "model.pte"

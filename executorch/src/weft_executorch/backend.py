@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from weft.frontends.fx import convert
+from weft.frontends.fx.export import dim_names
 from weft_executorch.edge_ops import plain
 from weft_executorch.events import NodeInfo
 from weft_executorch.from_fx import from_converted
@@ -50,7 +51,8 @@ class WeftBackend(BackendDetails):
         nodes: tuple[NodeInfo, ...] = ()
         if pending is None:
             plain(edge_program)
-            pending, nodes = Pending(from_converted(convert(edge_program))), _nodes(edge_program)
+            converted = convert(edge_program, names=dim_names(edge_program))
+            pending, nodes = Pending(from_converted(converted)), _nodes(edge_program)
         delegated, left_out = pending.delegated, [tuple(row) for row in notes["left_out"]]
         n_outputs = len(edge_program.graph_signature.output_specs)
         blob = prepare(delegated, options, left_out, pending.fixed, nodes, n_outputs)

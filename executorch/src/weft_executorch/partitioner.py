@@ -28,6 +28,7 @@ from weft.errors import UnsupportedOpError, WeftError
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.convert import weight_nodes
+from weft.frontends.fx.export import dim_names
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import InheritedReason
 from weft.report import frame_html, page_html
@@ -108,7 +109,7 @@ class WeftPartitioner(Partitioner):
                 whole = kept.get(node.target, True) and not self.told_not_to(node)
                 # ExecuTorch itself computes sizes
                 whole = whole and _computes(node) and not _promotes(node)
-                kept[node.target] = whole and not refusals([node], ep.range_constraints)
+                kept[node.target] = whole and not refusals([node], Sizes(ep.range_constraints))
         return ([op for op, whole in kept.items() if whole], None)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -155,13 +156,14 @@ class WeftPartitioner(Partitioner):
         alone = [n for n in order if n not in support.refused]
         last = channels_last_nodes(program.graph, weight_nodes(program))
         ranges = declared_ranges(program, self._minima)
-        support.refused |= refusals(alone, ranges, last)
+        sizes = Sizes(ranges, dim_names(program))
+        support.refused |= refusals(alone, sizes, last)
         while True:
             parts = generate_partitions_from_list_of_nodes(program.graph_module, op_support=support)
             refused: dict[Node, str] = {}
             for part in parts:
                 nodes = sorted(part.nodes, key=lambda n: order[n])
-                refused |= refusals(nodes, ranges, last) or untold(nodes, Sizes(ranges))
+                refused |= refusals(nodes, sizes, last) or untold(nodes, sizes)
             if not refused:
                 return [part for part in parts if any(map(_computes, part.nodes))]
             support.refused |= refused

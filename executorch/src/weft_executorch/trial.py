@@ -32,13 +32,13 @@ from weft.graph.tensor import Tensor
 __all__ = ["refusals"]
 
 
-def refusals(nodes: Iterable[Node], ranges: Any, last: Set[Node] = frozenset()) -> dict[Node, str]:
+def refusals(nodes: Iterable[Node], sizes: Sizes, last: Set[Node] = frozenset()) -> dict[Node, str]:
     """The nodes (in the order of the program) that weft cannot run, each with a sentence.
 
-    The result of a refused node is an input of the others. `ranges` are the program's
-    `range_constraints`; `last` are convolutions with channels innermost."""
+    The result of a refused node is an input of the others. `sizes` are the program's;
+    `last` are convolutions with channels innermost."""
     try:
-        trial = _Trial(Sizes(ranges), frozenset(last))
+        trial = _Trial(sizes, frozenset(last))
     except WeftError as error:
         return {node: str(error) for node in nodes if _is_dynamic(node)}
     for node in nodes:

@@ -20,7 +20,7 @@ from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.groups import ABSENT, Group
 from weft.cli.loading import Load, loads_model
 from weft.cli.machine_options import are_addresses, machines_of
-from weft.cli.model_file import ModelFile
+from weft.cli.model_file import ModelOrProgram
 from weft.cli.options import TEXT_OPTIONS
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, PrefixFlags
 from weft.cli.unused_options import ALONE, no_layers_text
@@ -109,7 +109,7 @@ class ExplainFlags(Group):
 
 @loads_model
 def explain(
-    model: ModelFile,
+    model: ModelOrProgram,
     kept: Annotated[dict[str, Any], PrefixFlags],
     own: ExplainFlags,
     drafts: Annotated[DraftOptions | None, DraftFlags],

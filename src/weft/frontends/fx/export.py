@@ -7,19 +7,20 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 from torch._subclasses.fake_tensor import is_fake
-from torch.export import ExportedProgram, default_decompositions
+from torch.export import ExportedProgram
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from weft.errors import ProgramError
+from weft.frontends.fx.decompositions import decompositions, is_drawing
 from weft.frontends.fx.expand import expanded, without_identities
 from weft.frontends.fx.registry import find_visitor
 
@@ -32,7 +33,7 @@ def exported(
     Raises ProgramError for other objects and for inputs that no program can have."""
     if isinstance(program, ExportedProgram):
         return program
-    module = _as_module(program)
+    module = as_module(program)
     if example_inputs is None and example_kwargs is None:
         raise ProgramError("a module is exported with inputs; pass example_inputs=(tensor, ...)")
     args, kwargs = _examples(example_inputs, example_kwargs or {})
@@ -52,7 +53,8 @@ def exported(
             ) from error
 
 
-def _as_module(program: Any) -> torch.nn.Module:
+def as_module(program: Any) -> torch.nn.Module:
+    """A module or function as a module; raises ProgramError for other objects."""
     if isinstance(program, torch.jit.ScriptModule):
         raise ProgramError(
             "a module of torch.jit has no Python left to export; pass the module it was made of"
@@ -167,43 +169,30 @@ def parameter_names(program: Any) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in by_position)
 
 
-def dim_names(program: ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
-    """The caller's names of the symbols, by PyTorch's name for them.
+def dim_names(program: ExportedProgram) -> dict[str, str]:
+    """The names of `torch.export.Dim` that symbols were declared with, by PyTorch's name for the
+    symbol (`s77`).
 
-    Where `dynamic_shapes` nests otherwise than the arguments, symbols keep PyTorch's name."""
-    inputs = set(program.graph_signature.user_inputs)
-    nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
-    if isinstance(dynamic_shapes, Mapping) and all(n.name in dynamic_shapes for n in nodes):
-        shapes = [dynamic_shapes[n.name] for n in nodes]
-    else:
-        shapes = list(_shapes_of_tensors(dynamic_shapes))
-    if len(shapes) != len(nodes):
-        return {}
+    Empty for sizes without a name (`Dim.AUTO`) and for a program that was read from a file."""
     names: dict[str, str] = {}
-    for node, dims in zip(nodes, shapes, strict=True):
-        fake = node.meta.get("val")
-        if not isinstance(dims, (Mapping, list, tuple)) or not isinstance(fake, torch.Tensor):
-            continue
-        for d, dim in dims.items() if isinstance(dims, Mapping) else enumerate(dims):
-            size, name = fake.shape[d], getattr(dim, "__name__", "")
-            is_plain = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
-            if is_plain and name.isidentifier() and name not in names.values():
-                names.setdefault(str(size.node.expr), name)
+    for size in _symbolic_sizes(program):
+        env, symbol = size.node.shape_env, size.node.expr
+        for part in sorted(symbol.free_symbols, key=str):
+            for source in getattr(env, "var_to_sources", {}).get(part, ()):
+                declared = getattr(env, "source_name_to_debug_name", {})
+                place = source.name() if callable(source.name) else source.name
+                name = declared.get(place, place)
+                if name.isidentifier() and name not in names.values():
+                    names.setdefault(str(part), name)
     return names
 
 
-def _shapes_of_tensors(shapes: Any) -> Iterator[Any]:
-    """The entry for each tensor of `dynamic_shapes`, however they nest."""
-    inner = shapes.values() if isinstance(shapes, Mapping) else shapes
-    if isinstance(shapes, Mapping) and all(isinstance(d, int) for d in shapes):
-        yield shapes
-    elif isinstance(inner, (list, tuple)) and any(hasattr(d, "__name__") for d in inner):
-        yield inner
-    elif isinstance(shapes, (Mapping, list, tuple)):
-        for entry in inner:
-            yield from _shapes_of_tensors(entry)
-    else:
-        yield shapes
+def _symbolic_sizes(program: ExportedProgram) -> Iterator[torch.SymInt]:
+    """The sizes of the arguments of a program that are not numbers."""
+    for node in program.graph.nodes:
+        fake = node.meta.get("val") if node.op == "placeholder" else None
+        if isinstance(fake, torch.Tensor):
+            yield from (n for n in fake.shape if isinstance(n, torch.SymInt))
 
 
 _LAYERS = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input, torch.ops.aten.rnn_tanh.input,
@@ -261,35 +250,17 @@ _FASTER_WHOLE = (torch.ops.aten.grid_sampler_2d.default,)
 """Ops of `_NOT_CORE` that PyTorch computes faster than what they decompose into is computed."""
 
 
-def _decompositions() -> dict[Any, Any]:
-    """PyTorch's own table, kept as long as no other ops are defined: it takes long to make."""
-    return _decompositions_of(tuple(torch._C._dispatch_get_all_op_names()))
-
-
-@lru_cache(maxsize=1)
-def _decompositions_of(ops: tuple[str, ...]) -> dict[Any, Any]:
-    return dict(default_decompositions())
-
-
 def kept_whole() -> list[torch._ops.OpOverload]:
     """Ops that PyTorch would decompose and that weft builds whole: `linear`, attention, norms,
     activations.
 
     They are also for `ops_to_not_decompose` of a partitioner."""
-    return [op for op in _decompositions() if find_visitor(op) is not None]
-
-
-def _drawing(table: dict[Any, Any]) -> list[Any]:
-    """Ops that draw random numbers: decomposed, they would draw others than PyTorch does.
-
-    Layers with dropout inside (`lstm`) are none of them: outside of training they draw nothing."""
-    drawing = [op for op in table if torch.Tag.nondeterministic_seeded in op.tags]
-    return [op for op in drawing if all(a.name != "dropout" for a in op._schema.arguments)]
+    return [op for op in decompositions() if find_visitor(op) is not None]
 
 
 def _staying(table: Mapping[Any, Any]) -> Callable[[torch.fx.Node], bool]:
     """A function that says whether decomposing by `table` would leave a node as it is."""
-    whole = _decompositions().keys() - table.keys()
+    whole = decompositions().keys() - table.keys()
 
     def stays(node: torch.fx.Node) -> bool:
         if is_traceable_wrapper_subclass(node.meta.get("val")):
@@ -310,8 +281,8 @@ def _staying(table: Mapping[Any, Any]) -> Callable[[torch.fx.Node], bool]:
 def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedProgram:
     """The program without in-place ops, in core ops and the ops of `kept_whole`; with `host`, what
     PyTorch computes faster stays whole, too."""
-    table = dict(_decompositions())
-    for op in table.keys() & {*kept_whole(), *_drawing(table)}:
+    table = dict(decompositions())
+    for op in table.keys() & {*kept_whole(), *filter(is_drawing, table)}:
         del table[op]
     table.update(
         get_decompositions([op for op in _NOT_CORE if not host or op not in _FASTER_WHOLE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ from torch.fx import Node
 
 from weft.errors import GraphError
 from weft.frontends.fx.call import Call, aten_op, fake_of, moved_bytes, op_name
+from weft.frontends.fx.decompositions import is_decomposed
 from weft.frontends.fx.dtypes import STORED, refused_type
 from weft.frontends.fx.layout import Value
 from weft.frontends.fx.support import FROM_DATA, YES, Support
@@ -102,7 +104,7 @@ def supports_call(node: Node) -> Support:
     """Whether a node that calls an op can be built: its op, its types, and the op's own rules."""
     visitor = find_visitor(node.target)
     if visitor is None:
-        return Support(False, _no_conversion(op_name(node.target)))
+        return Support(False, _no_conversion(node.target))
     call = Call(node)
     if "val" not in node.meta:
         return Support(False, "the exporter left no types and shapes on this node")
@@ -138,7 +140,14 @@ _WHY_NOT = {
 """Reasons why ops have no visitor, by parts of their names."""
 
 
-def _no_conversion(name: str) -> str:
+@cache
+def _no_conversion(target: Any) -> str:
+    name = op_name(target)
+    if is_decomposed(target):
+        return (
+            f"{name} is made of core ops; ask of the nodes of weft.frontends.fx.core_program("
+            "program), which has these instead"
+        )
     for pattern, why in _WHY_NOT.items():
         if re.match(pattern, name):
             return why
