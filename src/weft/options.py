@@ -154,7 +154,7 @@ def without_retired(
     `what` says what has the options; the warning names the line that called weft. Raises
     ArgumentError for an option that is given under both names."""
     taken = dict(options)
-    for old in retired.keys() & options.keys():
+    for old in [name for name in retired if name in options]:
         instead, version, name = retired[old]
         if name in options:
             raise ArgumentError(f"{what} has one option {name!r}, once {old!r}; give {name} alone")

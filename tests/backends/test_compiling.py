@@ -15,7 +15,7 @@ from tests.backends.opencl_device import opencl
 from tests.backends.webgpu_device import webgpu
 from weft import graph as g
 from weft.backends.kernels import KernelBackend
-from weft.backends.kernels.compiling import Compiling
+from weft.backends.kernels.compiling import Compiling, _workers
 from weft.compile_watch import watched
 from weft.errors import DeviceError
 
@@ -55,18 +55,21 @@ def test_a_kernel_that_does_not_build_fails_each_time() -> None:
 
     compiling = Compiling("gpu")
     kernel = compiling.asked("a", fails, early=True)
+    told = Told()
     for _ in range(2):
-        with pytest.raises(DeviceError, match="no such type"):
+        with watched(told), pytest.raises(DeviceError, match="no such type"):
             kernel.get()
+    assert told.all == [("gpu", 0, 1), None, None] * 2  # `stop` by the failure and by `watched`
     after = compiling.asked("b", lambda: "B", early=True)  # the thread goes on
     assert after.get() == "B"
 
 
 def test_a_thread_compiles_what_is_expected() -> None:
     """Whoever needs it meanwhile waits for the thread."""
-    begun, go_on, results = Event(), Event(), []
+    begun, go_on, made, results = Event(), Event(), [], []
 
     def make() -> str:
+        made.append("A")
         begun.set()
         assert go_on.wait(60)
         return "A"
@@ -75,9 +78,11 @@ def test_a_thread_compiles_what_is_expected() -> None:
     assert begun.wait(60)
     waiting = Thread(target=lambda: results.append(kernel.get()))
     waiting.start()
+    waiting.join(0.05)
+    assert results == []
     go_on.set()
     waiting.join(60)
-    assert results == ["A"]
+    assert results == made == ["A"]
 
 
 @pytest.mark.parametrize("make", [opencl, webgpu])
@@ -85,6 +90,7 @@ def test_the_host_is_told_of_kernels_of_a_device(
     make: Callable[[], KernelBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first wait to the first results; a later run waits for none."""
+    monkeypatch.setattr(_workers, "add", lambda _: None)  # no thread is there first
     device = make()
     n = weft.Sym("n", 1, 8)
     x = weft.input("x", (n, 8))

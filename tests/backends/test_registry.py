@@ -171,3 +171,12 @@ def test_warnings_name_the_line_that_called_weft() -> None:
     with pytest.warns(UserWarning, match="was trained for") as warned:
         weft.LLM("examples/weft-demo.gguf", n_ctx=512).close()
     assert {warning.filename for warning in warned} == {__file__}
+
+
+def test_the_fallback_may_be_text() -> None:
+    with pytest.warns(RuntimeWarning, match="going on with cpu"):
+        llm = weft.LLM("examples/weft-demo.gguf", devices="webgpu:99", fallback="cpu", n_ctx=64)
+    with llm:
+        assert [backend.name for backend in llm.context.plan.backends] == ["cpu"]
+    with pytest.raises(DeviceError, match="unknown backend 'nothing'"):
+        weft.LLM("examples/weft-demo.gguf", fallback="nothing,cpu")

@@ -421,6 +421,22 @@ def test_devices_in_the_hosts_memory_share_one_pool(
     assert prepare(model, n_ctx=32, devices=[within, cpu()], fit=True).homes.n_gpu_layers == 2
     prepare(model, n_ctx=32, devices=[own, cpu()])
     prepare(model, n_ctx=32, devices=[within, cpu()], memory={"gpu": 1 << 40})
+    prepare(model, n_ctx=32, devices=[within, cpu()], memory={"cpu": host.total})
+
+
+def test_weights_that_are_loaded_already_leave_room_in_the_pool(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a second context: what is free lacks the weights of the first."""
+    within = gpu()
+    within.buffer_type.in_host = True
+    device, host = prepare(model, n_ctx=32, devices=[within, cpu()]).needs()
+    free = device.total + host.total - host.weights - device.weights
+    monkeypatch.setattr(fit_module.system, "available_bytes", lambda: free)
+    with pytest.raises(OutOfMemoryError):
+        prepare(model, n_ctx=32, devices=[within, cpu()])
+    monkeypatch.setattr(fit_module, "_present", lambda *_: device.weights)
+    prepare(model, n_ctx=32, devices=[within, cpu()])
 
 
 def test_the_largest_offload_of_a_7b_model(tmp_path: Path) -> None:

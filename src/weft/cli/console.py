@@ -117,8 +117,6 @@ def forget_notes() -> None:
 
 PATIENCE = 0.3
 """Seconds before a progress bar is shown."""
-LOG_PATIENCE = 2.0
-"""Seconds before a line about a wait is written where there is no terminal."""
 PROMPT_PATIENCE = 1.0
 """Seconds before the bar of a prompt is shown; most prompts are short."""
 

@@ -143,7 +143,7 @@ class ServeOptions:
                 f"is {self.prompt_delay:g}; it is a number of seconds, 0.001 to 60",
                 argument="prompt_delay",
             )
-        self.queue()
+        self.queue()  # refuses values out of range
         for name in ("head_timeout", "body_timeout"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ContextError(

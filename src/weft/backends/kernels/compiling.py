@@ -16,7 +16,6 @@ from typing import Any
 from weakref import ref
 
 from weft.compile_watch import watchers
-from weft.errors import DeviceError
 
 
 class Compiled:
@@ -33,7 +32,11 @@ class Compiled:
         of = self._of
         if of is not None:
             of.tell()
-            self.prepare()
+            try:
+                self.prepare()
+            except BaseException:  # an interrupt, too, ends the wait
+                of.all_there()
+                raise
             of.tell()
         return self._result
 
@@ -101,19 +104,23 @@ class _Workers:
         self._waiting: SimpleQueue[Callable[[], Compiled | None]] = SimpleQueue()
         self._threads: list[Thread] = []
         self._ended = Event()
+        self._lock = Lock()
         self._pid = os.getpid()
 
     def add(self, compiled: Compiled) -> None:
         if self._pid != os.getpid():  # the threads are not in a process forked from theirs
             return
-        if not self._threads:
-            n = max(1, min(4, (os.cpu_count() or 2) - 1))
-            for i in range(n):
-                thread = Thread(target=self._work, name=f"weft-compiler-{i}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            atexit.register(self._end)
+        with self._lock:
+            if not self._threads:
+                self._start(max(1, min(4, (os.cpu_count() or 2) - 1)))
         self._waiting.put(ref(compiled))
+
+    def _start(self, n: int) -> None:
+        for i in range(n):
+            thread = Thread(target=self._work, name=f"weft-compiler-{i}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        atexit.register(self._end)
 
     def _work(self) -> None:
         while not self._ended.is_set():
@@ -121,7 +128,7 @@ class _Workers:
             if compiled is not None:
                 try:
                     compiled.prepare()
-                except DeviceError:
+                except Exception:
                     pass  # raised again for the first who needs it
             del compiled  # its device may go while this thread waits
 

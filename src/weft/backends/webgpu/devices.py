@@ -72,7 +72,7 @@ class Found:
     @property
     def in_host(self) -> bool:
         """Whether the device's memory is the host's: it has none of its own."""
-        return self.kind != "GPU"
+        return self.handle.info["adapter_type"] in ("IntegratedGPU", "CPU")
 
     @property
     def has_wide(self) -> bool:

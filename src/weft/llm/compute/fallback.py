@@ -56,7 +56,7 @@ def load(
 
     If a device fails to open or to load, the fallback is used. A plan that needs too much memory
     remains an OutOfMemoryError, and an unknown device in the fallback is an error at once."""
-    for device in options.get("fallback") or ():
+    for device in device_list(options.get("fallback") or ()):
         if isinstance(device, str):
             require_known(device)
     options, serial = _with_group(model, options)

@@ -38,12 +38,10 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
         is_mapped = (need.is_host and limit is None) or (need.shares and not _is_set(request, need))
         if limit is None and (need.is_host or any(b.kind == "CPU" for b in backends)):
             limit = system.available_bytes()
-        if need.is_host and limit is not None:
-            limit -= _taken(request, needs, need)
-        elif need.in_host and not _is_set(request, need):
-            pool = _pool(request, backends)
-            if pool is not None:
-                limit = min(pool - _taken(request, needs, need), pool if limit is None else limit)
+        pool = _pool(request, needs) if need.in_pool and not _is_set(request, need) else None
+        if pool is not None:
+            room = pool - _taken(request, needs, need)
+            limit = room if need.is_host or limit is None else min(room, limit)
         if limit is not None:
             yield need, _counted(request, need, is_mapped=is_mapped), max(limit, 0)
 
@@ -53,15 +51,15 @@ def _is_set(request: Request, need: MemoryNeed) -> bool:
     return not request.placement.memory.keys().isdisjoint(need.devices)
 
 
-def _pool(request: Request, backends: Sequence[Backend]) -> int | None:
-    """The bytes of the host's memory, for devices in it: of the machine's profile, else what the
+def _pool(request: Request, needs: Sequence[MemoryNeed]) -> int | None:
+    """The bytes of the host's memory and of devices in it: of the machine's profile, else what the
     system has free, with weights of the model that are on these devices already."""
-    host = request.backends[-1]
+    host, inside = request.backends[-1], {d for n in needs if n.in_host for d in n.devices}
     size = None if host.name in request.placement.memory else limit_of(request, host)
     if size is not None:
         return size
     available = system.available_bytes()
-    present = sum(_present(request, backend) for backend in backends)
+    present = sum(_present(request, b) for b in request.backends if b.name in inside)
     return None if available is None else available + present
 
 

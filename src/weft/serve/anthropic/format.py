@@ -57,7 +57,7 @@ class MessageWriter:
             yield _event("error", error=message_error(error)["error"])
 
     def ping(self) -> bytes:
-        """What the stream says where nothing has come for a while."""
+        """Returns the event of a stream that has been silent for a while."""
         return _event("ping")
 
     def _events(self, step: Step) -> Iterator[bytes]:

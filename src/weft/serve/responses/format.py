@@ -96,8 +96,8 @@ class ResponseWriter:
             yield self._event("response.failed", response=failed)
 
     def ping(self) -> bytes:
-        """What the stream says where nothing has come for a while: an event, as some clients count
-        no comment as a sign of life."""
+        """Returns the event of a stream that has been silent for a while. Some clients count no
+        comment as a sign of life."""
         return self._event("response.in_progress", response=self._response("in_progress"))
 
     async def _steps(self) -> AsyncIterator[Step]:
