@@ -1,7 +1,7 @@
-/* Activations as bytes (weft.backends.kernels.ops.bytes), in the blocks of the cpu that its products
-   with the same weights read: q8_0, q8_1 or q8_K. Built for one of them (TO_ and its name), which has
-   SPAN elements with one scale. A block with a number that is not finite has a scale that is not, so
-   that all sums with it are NaN or infinite, too. */
+/* Activations as bytes (weft.backends.kernels.ops.bytes), in the blocks of the cpu that its
+   products with the same weights read: q8_0, q8_1 or q8_K. Built for one of them (TO_ and its
+   name), which has SPAN elements with one scale. A block with a number that is not finite has a
+   scale that is not, so that all sums with it are NaN or infinite, too. */
 
 #if defined(TO_q8_0) || defined(TO_q8_1) || defined(TO_q8_K)
 #define TO_BYTES
@@ -56,11 +56,11 @@ static inline uint largest(__local const uint* from, int n, int step) {
   return peak;
 }
 
-/* Stores block `span` of `n`, of which MEMBERS neighbouring items of a group have four elements each:
-   item l has `four`. All items of the group call it; blocks that are not valid are not stored. `tmp`
-   has a place for each item, which others may write to behind a barrier. */
-static inline void put_bytes(float4 four, long span, long n, int valid, int l,
-                             __global uchar* to, __local uint* tmp) {
+/* Stores block `span` of `n`, of which MEMBERS neighbouring items of a group have four elements
+   each: item l has `four`. All items of the group call it; blocks that are not valid are not
+   stored. `tmp` has a place for each item, which others may write to behind a barrier. */
+static inline void put_bytes(float4 four, long span, long n, int valid, int l, __global uchar* to,
+                             __local uint* tmp) {
   const int first = l / 8 * 8, member = l % MEMBERS;
   const float v[4] = {four.x, four.y, four.z, four.w};
   uint peak = 0;

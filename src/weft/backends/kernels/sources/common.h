@@ -159,9 +159,9 @@ static inline long wrapped_index(bytes_t p, int type, long n, __global int* faul
 
 /* ---- sums and maxima over the items of a one-dimensional group ----
 
-   With SUBGROUPS, items of a subgroup exchange numbers without local memory. How a device puts items
-   into subgroups is its own choice: kernels count their items by ITEM, subgroup by subgroup. Results
-   are the same to the bit as without, as the same numbers are joined in the same order. */
+   With SUBGROUPS, items of a subgroup exchange numbers without local memory. How a device puts
+   items into subgroups is its own choice: kernels count their items by ITEM, subgroup by subgroup.
+   Results are the same to the bit as without, as the same numbers are joined in the same order. */
 
 #ifdef SUBGROUPS
 #pragma OPENCL EXTENSION cl_khr_subgroups : enable
@@ -203,21 +203,21 @@ static inline int number_of_item(int n_items) {
 
 /* Joins x of `n` neighbouring items, a power of two, for all of them: in pairs of items that are
    n / 2, ..., 2 and 1 apart. `tmp` has a place for each item of the group. */
-#define OVER_ITEMS(name, T, JOIN)                             \
-  static inline T name(T x, int n, __local T* tmp) {          \
-    const int l = ITEM, width = min(n, IN_STEP);              \
-    if (n > width) {                                          \
-      tmp[l] = x;                                             \
-      barrier(CLK_LOCAL_MEM_FENCE);                           \
-      for (int s = n / 2; s >= width; s /= 2) {               \
-        if (l % n < s) tmp[l] = JOIN(tmp[l], tmp[l + s]);     \
-        barrier(CLK_LOCAL_MEM_FENCE);                         \
-      }                                                       \
-      x = tmp[l - l % n + l % width];                         \
-      barrier(CLK_LOCAL_MEM_FENCE);                           \
-    }                                                         \
-    IN_STEPS(x, width, JOIN)                                  \
-    return x;                                                 \
+#define OVER_ITEMS(name, T, JOIN)                         \
+  static inline T name(T x, int n, __local T* tmp) {      \
+    const int l = ITEM, width = min(n, IN_STEP);          \
+    if (n > width) {                                      \
+      tmp[l] = x;                                         \
+      barrier(CLK_LOCAL_MEM_FENCE);                       \
+      for (int s = n / 2; s >= width; s /= 2) {           \
+        if (l % n < s) tmp[l] = JOIN(tmp[l], tmp[l + s]); \
+        barrier(CLK_LOCAL_MEM_FENCE);                     \
+      }                                                   \
+      x = tmp[l - l % n + l % width];                     \
+      barrier(CLK_LOCAL_MEM_FENCE);                       \
+    }                                                     \
+    IN_STEPS(x, width, JOIN)                              \
+    return x;                                             \
   }
 
 OVER_ITEMS(sum_over, float, SUM_OF)
