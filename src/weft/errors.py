@@ -96,10 +96,12 @@ class ErrorWarning(UserWarning):
 
 def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
     """Warns as `warnings.warn` does, at the line that called weft, however deep the call is."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back and f"{frame.f_globals.get('__name__', '')}.".startswith("weft."):
+    outermost, level, frame = 2, 3, sys._getframe(1).f_back
+    while frame is not None:  # calls of weft pass through other modules, such as contextlib
+        if frame.f_globals.get("__name__", "").startswith("weft."):
+            outermost = level
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(message, category, stacklevel=outermost + 1)
 
 
 class GraphError(WeftError):

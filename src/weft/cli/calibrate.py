@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from weft.backends import Backend, known_backends, make_backend
-from weft.cli.console import StatusLine, device_list, say, wide
+from weft.cli.console import StatusLine, chosen_devices, say, wide
 from weft.cli.groups import Group, grouped
 from weft.cli.machine_options import MACHINE_OPTIONS, machines_of
 from weft.errors import ContextError
@@ -63,7 +63,7 @@ def calibrate(own: CalibrateFlags) -> None:
     limit = time_limit(own.seconds) if own.limit is None else own.limit
     if not limit > 0:
         raise ContextError(f"--limit is {limit:g}; it must be above 0 seconds")
-    names = _all_devices() if own.devices is None else device_list(own.devices)
+    names = _all_devices() if own.devices is None else chosen_devices(own.devices)
     backends = [
         make_backend(name, **({"n_threads": own.threads} if name == "cpu" and own.threads else {}))
         for name in names

@@ -28,8 +28,8 @@ __all__ = [
     "TimeLeft",
     "WaitingBar",
     "WordWrap",
+    "chosen_devices",
     "console",
-    "device_list",
     "errors",
     "forget_notes",
     "note",
@@ -133,7 +133,7 @@ def wide(to_error: bool = False) -> Console:
     return Screen(file=stream, highlight=False, width=10_000)
 
 
-def device_list(text: str | None) -> list[str]:
+def chosen_devices(text: str | None) -> list[str]:
     """The devices named in `text`, as `weft.backends.registry.device_names` reads it; None means
     the value of WEFT_DEVICES, by default `cpu`. Raises ScheduleError for a text that names none."""
     return device_names(text if text is not None else FLAGS.devices or "cpu")

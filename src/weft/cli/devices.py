@@ -13,7 +13,7 @@ from weft.backends import known_backends
 from weft.backends.cpu import Peaks, measure_peaks
 from weft.backends.cpu.record import verdicts
 from weft.cli.about import about, built_lines
-from weft.cli.console import StatusLine, device_list, wide
+from weft.cli.console import StatusLine, chosen_devices, wide
 from weft.cli.doctor import used_target
 from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
 from weft.errors import DeviceError
@@ -62,7 +62,7 @@ def _print_ops(chosen: str | None, markdown: bool, as_json: bool) -> None:
     if markdown and not chosen:
         asked = page_devices()
     else:
-        asked = devices_of(device_list(chosen) if chosen else ready)
+        asked = devices_of(chosen_devices(chosen) if chosen else ready)
     if markdown:
         print(grid_as_markdown(asked), end="")
     elif as_json:

@@ -18,7 +18,7 @@ from rich.table import Table
 from weft.backends.cases import SOME_FORMATS
 from weft.backends.cpu.backend import require_target
 from weft.backends.cpu.record import choose
-from weft.cli.console import StatusLine, device_list, errors, say, wide
+from weft.cli.console import StatusLine, chosen_devices, errors, say, wide
 from weft.errors import DeviceError
 from weft.execute.doctor import Checked, Failure, Report, check_devices, check_targets
 from weft.flags import FLAGS
@@ -82,7 +82,7 @@ def doctor(
         else:
             most = _LIMIT if limit is None and not every else limit
             checks = check_devices(
-                device_list(devices), every=every, limit=most, progress=show,
+                chosen_devices(devices), every=every, limit=most, progress=show,
                 finished=None if as_json else _print_op,
             )  # fmt: skip
         for report in checks:

@@ -19,7 +19,7 @@ import typer
 from weft.backends.cpu.experts import ExpertPolicy
 from weft.cli.adapter_options import AdapterFlags
 from weft.cli.command import SWITCH, usage_error
-from weft.cli.console import device_list, say
+from weft.cli.console import chosen_devices, say
 from weft.cli.groups import ABSENT, Group, changed, grouped
 from weft.cli.machine_options import MACHINE_OPTIONS, machines_of
 from weft.cli.metadata_options import MetadataFlags
@@ -131,7 +131,7 @@ class _Planning(Group):
             "memory": {name: parse_size(size) for name, size in _pairs("--memory", self.memory)},
             "profile": self.profile or self.old_speeds,
             "rewrites": _without(self.no_rewrite),
-            "fallback": None if self.fallback is None else device_list(self.fallback),
+            "fallback": None if self.fallback is None else chosen_devices(self.fallback),
             **machines_of(self.machines, self.ray, self.machine_key_file),
         }
 
@@ -148,7 +148,7 @@ class _Planning(Group):
         if self.on_paper:
             return None if self.devices is None else words("--devices", [self.devices])
         says = self.devices is not None or (self.plan is None and bool(FLAGS.devices))
-        return device_list(self.devices) if says else None
+        return chosen_devices(self.devices) if says else None
 
     def _layers(self) -> int | None:
         """The number of layers for devices; None: all. Prints notes about surprising values, unless
@@ -156,7 +156,7 @@ class _Planning(Group):
         n = None if self.n_gpu_layers is None or self.n_gpu_layers < 0 else self.n_gpu_layers
         if self.on_paper:
             return n
-        names = device_list(self.devices)
+        names = chosen_devices(self.devices)
         if self.devices is not None:
             note_devices(names)
         return n if self.machines or self.ray is not None or takes_layers(names, n) else None

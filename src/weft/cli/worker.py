@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from weft.cli.command import usage_error
-from weft.cli.console import device_list, say
+from weft.cli.console import chosen_devices, say
 from weft.cli.groups import Group, grouped
 from weft.cli.machine_options import MACHINE_OPTIONS, machine_key
 from weft.links.addresses import Address, parse_address
@@ -61,7 +61,7 @@ def worker(own: WorkerFlags) -> None:
         return
     at = parse_address(own.listen, "--listen", port=PORT)
     key = machine_key(own.machine_key_file)
-    lent = ["cpu"] if own.devices is None else device_list(own.devices)
+    lent = ["cpu"] if own.devices is None else chosen_devices(own.devices)
     if own.serve_socket is not None:
         _serve(socket.socket(fileno=own.serve_socket), at.host, key, lent, own)
         return

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from weft.backends.cpu.experts import ExpertBufferType
-from weft.compiler import lower_plan
 from weft.dtype import DType
 from weft.frontends.gguf import GGUFFile
 from weft.llm.fitting.choices import Group
@@ -131,9 +130,7 @@ def plan_to_run(model: Model, n_ctx: int, options: PlanArguments) -> ContextPlan
 def whole_of(plan: ContextPlan, profile: Profile | None = None) -> Whole:
     """The sums of a plan."""
     needs = plan.needs()
-    scratch = max(
-        split.work_bytes for regime in plan.all_regimes for split in lower_plan(regime.plan).splits
-    )
+    scratch = plan.scratch_bytes()
     weights = sum(n.weights + sum(n.repacked.values()) + n.experts for n in needs)
     seconds = 0.0
     if profile is not None:

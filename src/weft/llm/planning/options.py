@@ -24,9 +24,7 @@ from weft.options import (
     parse_tokens,
 )
 from weft.schedule import Policy, Profile
-from weft.schedule.offload import (
-    OpOffloadLike,
-)
+from weft.schedule.offload import OpOffloadLike
 
 if TYPE_CHECKING:
     from weft.backends.remote.group import MachineGroup
@@ -54,10 +52,10 @@ class LLMPlanArguments(TypedDict, total=False):
     n_threads_batch: int | None
     threads: ThreadOptions | None
     activations: Literal["native", "f32", "bf16"]
-    devices: Sequence[str | Backend] | None
+    devices: str | Sequence[str | Backend] | None
     machines: str | Sequence[str] | MachineGroup | None
     machine_key: bytes | None
-    fallback: Sequence[str | Backend] | None
+    fallback: str | Sequence[str | Backend] | None
     n_gpu_layers: int | None
     offload_kv: bool
     place: Mapping[str, str] | None
