@@ -20,6 +20,9 @@ MODEL = Path(__file__).parent / "data/vectors/models/archs/llama3.gguf"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
+ROPE = (weft.input("x", (1, 4, 8)), weft.input("positions", (1,), "i32"))
+
+
 def graph() -> weft.Graph:
     return weft.Graph(g.sqr(weft.input("x", (4,))).as_output("y"))
 
@@ -52,6 +55,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "weft.from_torch": from_torch,
     "weft.llm.Context": lambda: Context(Model.open(MODEL), 64, n_thread=2),
     "weft.compiler.resolve_devices": lambda: weft.compiler.resolve_devices(["cpu"], n_thread=2),
+    "weft.graph.rope": lambda: g.rope(*ROPE, mode="normal", n_dims=8, n_thread=2),
+    "weft.graph.rope_back": lambda: g.rope_back(*ROPE, mode="normal", n_dims=8, n_thread=2),
     "weft.backends.make_backend": lambda: make_backend("cpu", n_thread=2),
 }
 """By function: what is called with the option `n_thread`, which nobody has."""

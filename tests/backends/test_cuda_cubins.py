@@ -173,12 +173,15 @@ _DEFINES: dict[str, tuple[str, ...]] = {
     "copy.cl": ("W=q6_K", "USE_q6_K", "PUT=q8_0", "PUT_q8_0"),
     "outer.cl": ("W=q6_K", "USE_q6_K"),
     "planes.cl": ("F=q6_K",),
+    **dict.fromkeys(("glu.cl", "norm.cl", "quantize.cl"), ("TO_q8_0",)),
     "hyper.cl": ("K=f16", "USE_f16"),
 }  # fmt: skip
-ARRAYS = {"copy.cl": 128, "gather.cl": 192, "reduce.cl": 32, "rope.cl": 32, "tensor_reduce.cl": 128,
-          "unary.cl": 32}  # fmt: skip
+ARRAYS = {"copy.cl": 128, "gather.cl": 192, "reduce.cl": 32, "rope.cl": 32, "sort.cl": 128,
+          "tensor_reduce.cl": 128, "unary.cl": 32}  # fmt: skip
 """Bytes of local memory that a thread has for arrays; sines of large angles have one, too."""
-FILES = sorted(p.name for p in (Path(shared.__file__).parent / "sources").glob("*.cl"))
+OTHERS = {"gemm.cl", "gemv.cl"}
+"""Products of bytes, of which CUDA has kernels of its own."""
+FILES = sorted({p.name for p in (Path(shared.__file__).parent / "sources").glob("*.cl")} - OTHERS)
 
 
 @needs_compiler

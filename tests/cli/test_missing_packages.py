@@ -88,6 +88,6 @@ def test_a_server_says_it_to_the_requests_that_need_a_package(
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     with Server(DEMO, "-t", 1) as server:
         status, _, answer = server.call("POST", "/v1/chat/completions", asked)
-        assert status == 400 and how_to_install("grammar") in answer["error"]["message"]
+        assert status == 501 and how_to_install("grammar") in answer["error"]["message"]
         status, _, answer = server.call("POST", "/v1/audio/transcriptions", b"--x--", **form)
         assert status == 501 and how_to_install("serve") in answer["error"]["message"]

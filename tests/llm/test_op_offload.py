@@ -18,7 +18,7 @@ from weft.backends.base import Backend
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
 from weft.llm import Context, Model
-from weft.llm.planning import options
+from weft.llm.planning import placement
 from weft.llm.planning.explain import placement_lines
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
@@ -170,7 +170,7 @@ def test_the_variable_that_people_know(model: Model, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("WEFT_OP_OFFLOAD_MIN_BATCH", "48")
     read = flags._read()
     assert read.op_offload_min_batch == 48
-    monkeypatch.setattr(options, "FLAGS", read)
+    monkeypatch.setattr(placement, "FLAGS", read)
     assert sorted(offloaded(planned(model))) == [47, 64]
     assert planned(model, False).op_offload.is_off
     monkeypatch.setenv("WEFT_OP_OFFLOAD_MIN_BATCH", "many")

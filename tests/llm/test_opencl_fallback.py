@@ -12,6 +12,7 @@ import pytest
 import weft
 from tests.backends.opencl_device import opencl
 from weft.backends.kernels import assembly
+from weft.backends.kernels.compiling import Compiling
 from weft.backends.opencl import OpenCLBackend, builds
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
@@ -62,7 +63,7 @@ def lose(device: OpenCLBackend, what: str, after: int, patch: pytest.MonkeyPatch
         return
     real = assembly.source_of
     patch.setattr(builds, "source_of", lambda file: f'{real(file)}\n#line 99 "{file}"\nnonsense;\n')
-    patch.setattr(device.driver.programs, "_built", {})
+    patch.setattr(device.driver, "compiling", Compiling(device.name))
 
 
 @pytest.fixture(scope="module")

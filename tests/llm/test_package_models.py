@@ -275,7 +275,7 @@ def test_a_command_takes_the_name(index: Path) -> None:
     assert done.returncode == 0 and "demo.gguf" in done.stdout
     failed = weft("run", "pypi:no-such-package", "-p", "a")
     assert failed.returncode == 1 and failed.stderr.startswith(
-        "error: pypi:no-such-package: there is no"
+        "downloading no-such-package with pip\nerror: pypi:no-such-package: there is no"
     )
 
 

@@ -22,7 +22,7 @@ from weft.dtype import DTYPES
 from weft.errors import FormatError
 from weft.flags import FLAGS
 from weft.llm import Context, Model
-from weft.llm.cache import kv_cache
+from weft.llm.cache import cache_types
 from weft.llm.cache.cache_types import CacheTypes, rotated_block
 from weft.llm.compute.fingerprint import maker_of
 from weft.llm.models import common
@@ -48,7 +48,7 @@ def outliers(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def without(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kv_cache, "FLAGS", replace(FLAGS, attn_rot_disable=True))
+    patch.setattr(cache_types, "FLAGS", replace(FLAGS, attn_rot_disable=True))
 
 
 def log_probs(model: Model, types: str, device: str = "cpu") -> np.ndarray:

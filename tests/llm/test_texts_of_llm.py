@@ -104,9 +104,11 @@ def test_threads_get_the_numbers_of_their_own_texts(llm: LLM) -> None:
 
 
 def test_plumbing_is_no_option(path: Path) -> None:
-    for name in ("beside", "states", "cache_promt"):
-        with pytest.raises(ArgumentError, match=f"LLM has no option '{name}'"):
-            LLM(path, **{name: 1})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="LLM has no option 'cache_promt'"):
+        LLM(path, cache_promt=1)  # type: ignore[call-arg]
+    for name in ("beside", "states"):
+        with pytest.warns(DeprecationWarning, match=f"LLM refuses '{name}'"):
+            LLM(path, n_ctx=32, **{name: 1}).close()  # type: ignore[arg-type]
 
 
 def test_names_of_python_stay(llm: LLM) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,8 +24,34 @@ def streamed(server: Server, path: str, body: dict[str, Any]) -> str:
         return str(answer.read(), "utf-8")
 
 
+def test_a_silent_stream_is_noticed() -> None:
+    async def slow() -> AsyncIterator[int]:
+        yield 1
+        await gate.wait()
+        yield 2
+
+    async def collect() -> list[int | None]:
+        found: list[int | None] = []
+        async for item in respond.paced(slow(), 0.001):
+            found.append(item)
+            if item is None:
+                gate.set()
+        return found
+
+    gate = asyncio.Event()
+    got = asyncio.run(collect())
+    assert got[0] == 1 and got[-1] == 2 and None in got[1:-1]
+
+
 def test_streams_of_events_have_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(respond, "PING_SECONDS", 0.0)
+    async def silent_twice(source: AsyncIterator[bytes], _: float) -> AsyncIterator[Any]:
+        yield None
+        yield await anext(source)
+        yield None
+        async for item in source:
+            yield item
+
+    monkeypatch.setattr(respond, "paced", silent_twice)
     with Server(DEMO) as server:
         chat = streamed(server, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})
         assert "\n: ping\n" in f"\n{chat}" and chat.endswith("data: [DONE]\n\n")

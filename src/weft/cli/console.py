@@ -10,7 +10,6 @@ from threading import Lock
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Literal, Self, cast
 
-from weft.backends.registry import device_names
 from weft.flags import FLAGS
 from weft.tables import CONTROLS, size_text
 
@@ -136,6 +135,8 @@ def wide(to_error: bool = False) -> Console:
 def chosen_devices(text: str | None) -> list[str]:
     """The devices named in `text`, as `weft.backends.registry.device_names` reads it; None means
     the value of WEFT_DEVICES, by default `cpu`. Raises ScheduleError for a text that names none."""
+    from weft.backends.registry import device_names  # a command that names none needs no NumPy
+
     return device_names(text if text is not None else FLAGS.devices or "cpu")
 
 

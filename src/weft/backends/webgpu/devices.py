@@ -72,7 +72,9 @@ class Found:
     @property
     def in_host(self) -> bool:
         """Whether the device's memory is the host's: it has none of its own."""
-        return self.handle.info["adapter_type"] in ("IntegratedGPU", "CPU")
+        if self.kind == "ACCEL":  # neither kind of GPU
+            return bool(self.handle.info["adapter_type"] == "CPU")
+        return self.kind == "IGPU"
 
     @property
     def has_wide(self) -> bool:

@@ -13,6 +13,7 @@ from weft.graph.op import declares
 from weft.graph.params import Params
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
+from weft.options import require_options
 from weft.records import dataclass
 
 
@@ -110,6 +111,7 @@ def _params(
     numbers: RopeNumbers,
 ) -> RopeParams:  # fmt: skip
     """The record of either op: four sections, zeros behind those given, and f32 as ggml has it."""
+    require_options(op, numbers, tuple(RopeNumbers.__annotations__))
     if len(sections) > 4:
         raise fail(op, f"at most 4 sections, got {list(sections)}", x)
     s0, s1, s2, s3 = (*sections, *[0] * (4 - len(sections)))
