@@ -86,7 +86,7 @@ def test_decisions_are_short() -> None:
     entries = [text for text in page.split("\n\n") if text.startswith("**")]
     long = [text[:60] for text in entries if len(text) > MOST_OF_A_DECISION]
     assert len(entries) > 300 and not long
-    assert all(len(line) <= 120 for line in page.splitlines())
+    assert all(len(line) <= 120 for text in entries for line in text.splitlines())
 
 
 def test_the_files_that_the_layout_names_are_there() -> None:
