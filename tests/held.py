@@ -122,10 +122,11 @@ def page(rows: dict[str, dict[str, list[str]]]) -> str:
         "# What each architecture was held against\n\n"
         "Made by `python tests/held.py` of tests that passed: the scenarios of golden files of "
         "llama.cpp, the models with\n"
-        "the logits or embeddings of transformers, the models that equal their equations in NumPy, "
-        "and the scenarios\n"
-        "in which the same tokens gave the same logits. Numbers count scenarios and models. "
-        "`weft inspect` says it of a model.\n\n"
+        "the logits or embeddings of transformers, and the models that equal their equations in "
+        "NumPy, each as a number.\n"
+        "The last column names what weft's own tests compare with itself, in models of random "
+        "weights. `weft inspect` says all\n"
+        "of this of a model.\n\n"
         "| architecture | golden | transformers | NumPy | scenarios |\n|---|---|---|---|---|\n"
     )
     lines = []

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from weft import ThreadOptions
+from weft.backends import make_backend
+from weft.backends.base import UsesThreads
+from weft.cli.plan_lines import threads_text
 from weft.cli.thread_options import ThreadFlags
 from weft.errors import DeviceError
 
@@ -33,3 +37,13 @@ def test_options_become_thread_options() -> None:
 def test_mistakes_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         ThreadFlags(**options).thread_options()
+
+
+@pytest.mark.parametrize(
+    ("n", "several", "text"),
+    [(1, None, "1 thread"), (4, None, "4 threads"), (1, 2, "1/2 threads")],
+)
+def test_placements_count_threads(n: int, several: int | None, text: str) -> None:
+    device = make_backend("cpu", threads=ThreadOptions(n_threads=n, n_threads_batch=several))
+    assert isinstance(device, UsesThreads)
+    assert threads_text(device) == text

@@ -213,7 +213,9 @@ def test_a_wrong_file_is_told_and_other_models_stay(
     assert "weft.json" in capsys.readouterr().err
 
 
-def test_commands_of_names(folder: Path, plugin: Any, demo: Path) -> None:
+def test_commands_of_names(
+    folder: Path, plugin: Any, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from click.testing import CliRunner
 
     def command(*words: str) -> tuple[int, str]:
@@ -227,6 +229,12 @@ def test_commands_of_names(folder: Path, plugin: Any, demo: Path) -> None:
     assert command("remove", "mine")[0] == 0 and "mine" not in command("list")[1]
     code, said = command("remove", "mine")
     assert code == 1 and "demo, words" in said
+    monkeypatch.chdir(demo.parent)
+    assert (
+        command("add", "sees", demo.name, "-o", "mmproj", demo.name, "-o", "type", "q8_0")[0] == 0
+    )
+    own = json.loads((folder / "weft.json").read_text())["sees"]
+    assert own["options"] == {"mmproj": str(demo), "type": "q8_0"} and own["path"] == str(demo)
     code, said = command("add", "other", "nowhere.gguf")
     assert code == 1 and "there is no file nowhere.gguf" in said
 

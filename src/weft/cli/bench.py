@@ -116,7 +116,11 @@ class BenchFlags(Group):
     output: Output = option(Output.md, "Format.", "--output -o --output-format")
     output_err: Output | None = option(None, "Format of the same on stderr.", "--output-err -oe")
     progress: bool = option(False, "Print a line to stderr for each run.")
-    verbose: bool = option(False, "Print where each model is, to stderr.", "--verbose -v")
+    verbose: bool = option(
+        False,
+        "Print where each model is (to stderr) and how often threads waited for each other.",
+        "--verbose -v",
+    )
     show_profile: bool = option(
         False, "Show where the time goes, against this machine's peaks.", "--profile"
     )

@@ -78,7 +78,7 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
         causes = Counter(schedule.cause_of[n] for n in nodes if n in schedule.cause_of)
         detail = ""
         if isinstance(backend, UsesThreads):
-            detail = f" ({backend.target}, {threads_text(backend)} threads)"
+            detail = f" ({backend.target}, {threads_text(backend)})"
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
         ops = count_text(steps, "op")
@@ -106,6 +106,6 @@ def _why(causes: Counter[Cause], codes: bool) -> str:
 
 
 def threads_text(backend: UsesThreads) -> str:
-    """The number of threads, such as `4`, or `4/8` for single tokens and for several."""
-    counts = dict.fromkeys((backend.n_threads, backend.n_threads_batch))
-    return "/".join(str(n) for n in counts if n)
+    """The threads, such as `4 threads`, or `4/8 threads` for single tokens and for several."""
+    counts = [n for n in dict.fromkeys((backend.n_threads, backend.n_threads_batch)) if n]
+    return f"{'/'.join(map(str, counts))} thread{'' if counts == [1] else 's'}"

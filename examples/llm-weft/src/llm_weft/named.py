@@ -67,7 +67,7 @@ def add(name: str, path: str, embed: bool, options: tuple[tuple[str, str], ...])
 def _value(text: str) -> Any:
     with suppress(ValueError):
         return json.loads(text)
-    return text
+    return str(Path(text).absolute()) if Path(text).is_file() else text  # from every folder
 
 
 @weft.command("list")
