@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tests.llm.sampling import slow
 from tests.profiles import examples
 from weft.errors import ContextError
 from weft.llm.sampling import Sampler, SamplingParams
+from weft.llm.sampling.params import SAMPLERS
 
 ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
@@ -179,32 +182,39 @@ def test_draws_of_many_follow_the_distribution() -> None:
     assert chi_square(counts, np.bincount(bins, probs)) < 31.3
 
 
+STEPS: dict[str, tuple[dict[str, Any], Callable[[slow.Row], slow.Row]]] = {
+    "top_k": ({"top_k": 17}, lambda row: slow.top_k(row, 17)),
+    "typ_p": ({"typical_p": 0.97}, lambda row: slow.typical(row, 0.97)),
+    "top_p": ({"top_p": 0.93}, lambda row: slow.top_p(row, 0.93)),
+    "min_p": ({"min_p": 0.03}, lambda row: slow.min_p(row, 0.03)),
+    "xtc": ({"xtc_probability": 1.0, "xtc_threshold": 0.2}, lambda row: slow.xtc(row, 0.2)),
+    "top_n_sigma": ({"top_n_sigma": 2.5}, lambda row: slow.top_n_sigma(row, 2.5)),
+}
+"""Each cut with its options and its definition."""
+
+
+def test_every_cut_has_a_step() -> None:
+    assert set(STEPS) == set(SAMPLERS) - {"penalties", "dry", "temperature", "adaptive_p"}
+
+
 @settings(max_examples=examples(2.0))
 @given(
     seed=st.integers(0, 10_000),
-    order=st.permutations(["top_k", "typ_p", "top_p", "min_p", "xtc", "top_n_sigma"]),
-    n_used=st.integers(1, 6),
+    order=st.permutations(list(STEPS)),
+    n_used=st.integers(1, len(STEPS)),
 )
 def test_any_order_of_the_chain(seed: int, order: list[str], n_used: int) -> None:
     """Step after step by their definitions, with penalties at the front and a temperature last."""
     logits = np.random.default_rng(seed).normal(0, 2, 30).astype(np.float32)
     order = order[:n_used]
-    params = SamplingParams(
-        temperature=0.8, top_k=17, typical_p=0.97, top_p=0.93, min_p=0.03, xtc_probability=1.0,
-        xtc_threshold=0.2, top_n_sigma=2.5, presence_penalty=0.7,
-        samplers=["penalties", *order, "temperature"],
-    )  # fmt: skip
-    steps = {
-        "top_k": lambda row: slow.top_k(row, 17),
-        "typ_p": lambda row: slow.typical(row, 0.97),
-        "top_p": lambda row: slow.top_p(row, 0.93),
-        "min_p": lambda row: slow.min_p(row, 0.03),
-        "xtc": lambda row: slow.xtc(row, 0.2),
-        "top_n_sigma": lambda row: slow.top_n_sigma(row, 2.5),
+    options: dict[str, Any] = {
+        name: value for given, _ in STEPS.values() for name, value in given.items()
     }
+    chain = ["penalties", *order, "temperature"]
+    params = SamplingParams(temperature=0.8, presence_penalty=0.7, samplers=chain, **options)
     row = slow.penalties(list(enumerate(logits.astype(float).tolist())), [3, 4], 1.0, 0.7, 0.0)
     for name in order:
-        row = steps[name](row)
+        row = STEPS[name][1](row)
     want = slow.probabilities([(i, logit / 0.8) for i, logit in row])
     sampler = Sampler(params)
     sampler.start([3, 4])

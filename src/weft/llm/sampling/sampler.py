@@ -257,10 +257,14 @@ def of_order(p: SamplingParams) -> list[str]:
     return found + ["mirostat"] * bool(p.mirostat)
 
 
+MAY_DROP_THE_LIKELIEST = {"typ_p", "xtc"}
+"""The cuts that can leave out the likeliest token."""
+
+
 def _greedy(p: SamplingParams, active: list[str]) -> bool:
     """True if the likeliest token is drawn, whatever the cuts are."""
     cold = p.temperature == 0 and p.dynatemp_range == 0 and "temperature" in active
-    return cold and p.mirostat == 0 and not {"typ_p", "xtc"} & set(active)
+    return cold and p.mirostat == 0 and not MAY_DROP_THE_LIKELIEST & set(active)
 
 
 def _needed(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
