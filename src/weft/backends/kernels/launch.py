@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, IntEnum
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -142,11 +142,25 @@ class Local(NamedTuple):
     nbytes: int
 
 
+class ScratchSlot(IntEnum):
+    """Scratch memory by what lies in it; memory of different slots does not overlap."""
+
+    NODE = 0
+    """What launches of a node hand each other."""
+    NODE_TOO = 1
+    """Other memory for the same."""
+    EXPERTS = 2
+    """The columns of a product in the order of their experts."""
+    Q8_0 = 3
+    """Activations as bytes of a form, which later steps find, since nothing else is there."""
+    Q8_1 = 4
+    Q8_K = 5
+
+
 class Scratch(NamedTuple):
     """Memory in which kernels of one step leave something to the next of its kernels."""
 
-    slot: int
-    """Which: memory of different slots does not overlap."""
+    slot: ScratchSlot
     nbytes: int
 
 
