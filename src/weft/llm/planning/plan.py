@@ -185,8 +185,7 @@ class ContextPlan:
 
     def scratch_bytes(self) -> int:
         """Bytes of the kernels' scratch, which all graphs of the plan share."""
-        programs = [lower_plan(regime.plan) for regime in self.all_regimes]
-        return max(split.work_bytes for program in programs for split in program.splits)
+        return max(lower_plan(regime.plan).work_bytes for regime in self.all_regimes)
 
     def without_growth(self) -> ContextPlan:
         """The plan with weights left in the file where repacked ones would take more memory; this
