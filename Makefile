@@ -60,7 +60,7 @@ check: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cl' '*.cu')
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py \
 	  tests/test_mutants.py tests/test_prose.py tests/test_names_in_docs.py tests/test_page_links.py
 
@@ -291,7 +291,7 @@ $(VENV)/site-tools: $(VENV)/build-tools pyproject.toml
 format: $(VENV)/tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp')
+	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cl' '*.cu')
 
 clean:
 	rm -rf build dist $(VENV)/runs $(VENV)/installed src/weft/_native.*.so
