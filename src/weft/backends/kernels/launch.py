@@ -146,13 +146,14 @@ class ScratchSlot(IntEnum):
     """Scratch memory by what lies in it; memory of different slots does not overlap."""
 
     NODE = 0
-    """What launches of a node hand each other."""
+    """Launches of a node hand each other something in it."""
     NODE_TOO = 1
-    """Other memory for the same."""
+    """More memory of that kind."""
     EXPERTS = 2
-    """The columns of a product in the order of their experts."""
+    """It has the columns of a product in the order of their experts."""
     Q8_0 = 3
-    """Activations as bytes of a form, which later steps find, since nothing else is there."""
+    """It has activations as bytes of this form; nothing else is there, so that later steps find
+    them."""
     Q8_1 = 4
     Q8_K = 5
 

@@ -29,7 +29,7 @@ def translate(
     such; otherwise numbers in buffers become the nearest number of 32 bits.
 
     `stored` has the names of constant arrays of unsigned numbers that the source uses and does not
-    declare, with the word at which each begins in the binding behind those of the buffers.
+    declare, with the word at which each begins in the last binding, behind the buffers.
 
     Raises TranslationError for what is not known, with file and line."""
     translation = Translation(source, defines, tuple(group), wide=wide, stored=stored or {})
