@@ -66,7 +66,7 @@ check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cl' '*.cu')
 
 check-tests:
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py \
@@ -317,7 +317,7 @@ $(VENV)/site-tools: $(VENV)/build-tools pyproject.toml
 format: $(VENV)/tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp')
+	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cl' '*.cu')
 
 clean:
 	rm -rf build dist $(VENV)/runs $(VENV)/dev $(VENV)/installed src/weft/_native.*.so

@@ -172,6 +172,11 @@ class Program:
     plan: Any = field(default=None, compare=False, repr=False)
     """The `weft.compiler.pipeline.Plan` that it was lowered from, for explanations."""
 
+    @property
+    def work_bytes(self) -> int:
+        """Bytes of the kernels' scratch memory, which all splits share."""
+        return max((split.work_bytes for split in self.splits), default=0)
+
     def explain(self, width: int | None = None) -> str:
         """Describes the splits, the device of each op and the reason for it, and the memory of each
         device. Lines are broken at `width` characters (None: at the width of the terminal).

@@ -23,9 +23,17 @@ from weft.execute import Session
 from weft.execute.bound import BoundProgram
 from weft.execute.values import check_values, solve_size
 from weft.free_memory import available_bytes
-from weft.frontends.fx import Converted, Input, Output, convert
+from weft.frontends.fx import Converted, Output, convert
+from weft.frontends.fx.arguments import (
+    addresses,
+    check_kind,
+    copier,
+    how_to_vary,
+    is_plain,
+    signature,
+    tensor_over,
+)
 from weft.frontends.fx.converted import (
-    LEAVES,
     bound_arguments,
     flattener,
     n_flat,
@@ -215,7 +223,7 @@ class TorchModule:
             flat = self._flatten(args, kwargs)
         call, sources = self._last, None
         if call is not None and call.plain is not None and self._calls_of is self.session.bound:
-            sources = _addresses(flat, call.plain)
+            sources = addresses(flat, call.plain)
         if call is None or sources is None:
             call = self._call_with(self._flatten(args, kwargs) if flat is args else flat)
         session = self.session
@@ -241,7 +249,7 @@ class TorchModule:
 
     def _call_with(self, flat: Sequence[Any]) -> _Call:
         """The steps of a call with arguments of these types and shapes, kept for the next one."""
-        key = _signature(flat)
+        key = signature(flat)
         if self._session is not None and self._calls_of is self._session.bound:
             known = self._calls.get(key)
             if known is not None:
@@ -262,7 +270,7 @@ class TorchModule:
             call.reads.append((self._reader(out, values), out.mutates))
         if self._calls_of is not session.bound or len(self._calls) >= _MAX_CALLS:
             self._calls.clear()
-        if not call.uploads and all(_is_plain(port) for port in self.converted.inputs):
+        if not call.uploads and all(is_plain(port) for port in self.converted.inputs):
             memories = dict(call.writes)
             for number in range(len(flat)):
                 place = memories.get(number)
@@ -297,7 +305,7 @@ class TorchModule:
         """Solves for the value of every symbol; raises ProgramError for a wrong type or shape."""
         values: dict[str, int] = {}
         for port, arg in zip(self.converted.inputs, flat, strict=True):
-            _check_kind(port, arg)
+            check_kind(port, arg)
             actual = list(arg.shape) if port.is_tensor else [arg]
             sizes = port.shape if port.is_tensor else (port.size,)
             for d, (size, n) in enumerate(zip(sizes, actual, strict=True)):
@@ -319,7 +327,7 @@ class TorchModule:
                     now = "" if port.shape == want else f", now {want}"
                     raise ProgramError(
                         f"argument {port.name} has shape {tuple(arg.shape)}, wants ({names}){now}"
-                        f"{_how_to_vary(port, arg)}"
+                        f"{how_to_vary(port, arg)}"
                     )
         return values
 
@@ -334,38 +342,18 @@ class TorchModule:
 
             def carried() -> Any:
                 tensor = unpacked(output(name, values), dtype, out.shape, out.counted, values)
-                return tensor.item() if out.is_number else _copier(tensor)()
+                return tensor.item() if out.is_number else copier(tensor)()
 
             return carried
         sizes = [evaluate(n, values) for n in out.shape]
         in_place = self.session.output_in_place(name, values)
         if in_place is None:
-            return lambda: _copier(_tensor(output(name, values).reshape(sizes), dtype))()
+            return lambda: copier(tensor_over(output(name, values).reshape(sizes), dtype))()
         in_place = in_place.reshape(sizes)
         if dtype is torch.uint8:
-            return lambda: _copier(_tensor(in_place, dtype))()
-        lying = _tensor(in_place, dtype)
-        return _copier(lying)
-
-
-def _tensor(array: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over an array of its stored type; of uint8, over a copy."""
-    tensor = torch.from_numpy(array.astype(np.uint8) if dtype is torch.uint8 else array)
-    return tensor if tensor.dtype is dtype else tensor.view(dtype)
-
-
-def _copier(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A function that copies a contiguous tensor to memory of PyTorch, which alone may grow
-    (`resize_`). The threads of PyTorch, which `clone` uses, would spin where the next call needs
-    processors."""
-    sources, sizes = [tensor.data_ptr()], [tensor.nbytes]
-
-    def copied() -> torch.Tensor:
-        copy = torch.empty_like(tensor)
-        _native.copy_bytes([copy.data_ptr()], sources, sizes)
-        return copy
-
-    return copied
+            return lambda: copier(tensor_over(in_place, dtype))()
+        lying = tensor_over(in_place, dtype)
+        return copier(lying)
 
 
 _MAX_CALLS = 16
@@ -391,71 +379,3 @@ class _Call:
     sizes: list[int] = field(default_factory=list)
     """The number of bytes that are copied of each argument of `plain`; 0 for one that no node
     reads."""
-
-
-def _is_plain(port: Input) -> bool:
-    """Whether the memory of a tensor of PyTorch has the bytes that the program reads."""
-    return port.dtype in STORED and port.dtype is not torch.uint8
-
-
-def _addresses(
-    flat: Sequence[Any], plain: Sequence[tuple[tuple[int, ...], torch.dtype]]
-) -> list[int] | None:
-    """The addresses of tensors that have these shapes and types and lie in order in the memory of
-    this process; None where one does not."""
-    found = []
-    for arg, (shape, dtype) in zip(flat, plain, strict=True):
-        if type(arg) is not torch.Tensor or arg.dtype is not dtype or arg.shape != shape:
-            return None
-        if not arg.is_cpu or arg.layout is not torch.strided or arg.is_neg():
-            return None
-        if not arg.is_contiguous():
-            return None
-        address = arg.data_ptr()
-        if not address:
-            return None
-        found.append(address)
-    return found
-
-
-def _signature(flat: Sequence[Any]) -> tuple[Any, ...]:
-    """A key that is equal for arguments of the same types and shapes, and equal numbers."""
-    return tuple(
-        (arg.shape, arg.dtype, arg.device, arg.layout) if isinstance(arg, torch.Tensor)
-        else (type(arg), arg) if isinstance(arg, LEAVES) else object()
-        for arg in flat
-    )  # fmt: skip
-
-
-def _how_to_vary(port: Input, arg: torch.Tensor) -> str:
-    """The end of a message: how to declare the dimensions that were exported as numbers."""
-    fixed = [d for d, n in enumerate(port.shape) if isinstance(n, int) and n != arg.shape[d]]
-    if not fixed:
-        return ""
-    dims = ", ".join(f"{d}: torch.export.Dim('n{d}', max=64)" for d in fixed)
-    return (
-        f"; a size that varies is declared for from_torch, with an upper bound: "
-        f"dynamic_shapes={{'{port.name}': {{{dims}}}}}"
-    )
-
-
-def _check_kind(port: Input, arg: Any) -> None:
-    if port.is_tensor:
-        if not isinstance(arg, torch.Tensor):
-            raise ProgramError(f"argument {port.name} must be a tensor, got {type(arg).__name__}")
-        if arg.dtype != port.dtype or arg.dim() != len(port.shape):
-            raise ProgramError(
-                f"argument {port.name} is {arg.dtype} with {arg.dim()} dimensions; the program "
-                f"was exported for {port.dtype} with {len(port.shape)}"
-            )
-        if arg.layout is not torch.strided:
-            raise ProgramError(f"argument {port.name} is {arg.layout}; pass its to_dense()")
-        if arg.device.type != "cpu":
-            raise ProgramError(f"argument {port.name} is on {arg.device}; pass it on the cpu")
-    elif port.size is not None:
-        if not isinstance(arg, int):
-            raise ProgramError(f"argument {port.name} must be an integer, got {arg!r}")
-    elif isinstance(arg, torch.Tensor | np.ndarray) or arg != port.constant:
-        raise ProgramError(
-            f"argument {port.name} is {arg!r}; the program was exported for {port.constant!r}"
-        )

@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from weft.backends import BackendBase, BackendInfo, known_backends, make_backend
 from weft.backends.reference import ReferenceBackend
 from weft.errors import ArgumentError, DeviceError, ScheduleError
 from weft.graph.tensor import Tensor
+from weft.llm import Context, Model
 
 
 @pytest.fixture
@@ -160,6 +162,30 @@ def test_a_list_of_devices_may_be_text(text: str, names: list[str]) -> None:
 def test_a_text_that_names_no_device(text: str, said: str) -> None:
     with pytest.raises(ScheduleError, match=said):
         weft.LLM("examples/weft-demo.gguf", devices=text)
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ([], "list of devices is empty; name one"),
+        (3, r"devices is 3; give a list such as \["),
+        (["cpu", None], r"a device is None; give names or backends"),
+    ],
+)
+def test_what_is_no_list_of_devices(devices: Any, said: str) -> None:
+    """Every object that takes a list refuses it when it is made."""
+    graph = weft.Graph(weft.graph.sqrt(weft.input("x", (4,))).as_output("y"))
+    torch = pytest.importorskip("torch")
+    path = "examples/weft-demo.gguf"
+    for make in (
+        lambda: weft.compile(graph, devices),
+        lambda: weft.Scheduler(devices),
+        lambda: weft.LLM(path, devices=devices),
+        lambda: Context(Model.open(path), 32, devices=devices),
+        lambda: weft.from_torch(torch.nn.Linear(2, 2), torch.zeros(1, 2), devices=devices),
+    ):
+        with pytest.raises(ScheduleError, match=said):
+            make()
 
 
 def test_devices_as_text_reach_a_model() -> None:

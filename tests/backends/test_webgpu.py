@@ -23,7 +23,7 @@ from tests.shares import share
 from weft import graph as g
 from weft.backends import Backend, make_backend
 from weft.backends import webgpu as webgpu_backends
-from weft.backends.cases import Case, all_cases, some_cases
+from weft.backends.cases import Case, all_cases
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.ops.bytes import CODES
 from weft.backends.webgpu import devices, library
@@ -34,19 +34,7 @@ from weft.llm import Context, Model
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
-LARGE_TABLE, SMALL_TABLE = "iq3_s", "iq4_nl"
-"""Formats with tables of 512 words, with which lavapipe compiles a pipeline for half a minute, and
-of 16, which stand for them in `make test`."""
-WITH_TABLES = {case.op for case in some_cases() if case.format == LARGE_TABLE}
-
-
 class TestWebGPU(SlowCompilerSuite):
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        if case.format == SMALL_TABLE:
-            return case.op in WITH_TABLES
-        return super().wants(case) and case.format != LARGE_TABLE
-
     @classmethod
     def make(cls) -> Backend:
         return webgpu()
@@ -55,10 +43,6 @@ class TestWebGPU(SlowCompilerSuite):
 @pytest.mark.part("devices")
 class TestWebGPURemainingFormats(RemainingFormats, TestWebGPU):
     """The formats that the class above leaves out."""
-
-    @classmethod
-    def wants(cls, case: Case) -> bool:
-        return super().wants(case) or case.format == LARGE_TABLE
 
 
 @pytest.mark.part("devices")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.backends.webgpu_device import webgpu
+from weft.backends.kernels import assembly
 from weft.backends.kernels.assembly import source_of
 from weft.backends.kernels.launch import Local
 from weft.backends.webgpu.driver import Driver
 
 pytest.importorskip("pycparser")
 
+from weft.backends.webgpu.builds import stored, translated
 from weft.backends.webgpu.translation import TranslationError, translate
 from weft.backends.webgpu.translation.helpers import C_NAMES, HELPERS
 from weft.backends.webgpu.translation.preprocess import Preprocessor
@@ -106,7 +109,13 @@ def test_sixteen_numbers_from_vectors_of_words() -> None:
 
 
 def run(
-    driver: Driver, source: str, n: int, *args: Any, wide: bool = False, nbytes: int = 0
+    driver: Driver,
+    source: str,
+    n: int,
+    *args: Any,
+    wide: bool = False,
+    nbytes: int = 0,
+    stored: dict[str, int] | None = None,
 ) -> np.ndarray:
     """Runs `f` of a source over n items; the first argument is the result, 16 bytes for each."""
     import weft.backends.webgpu.pipelines as module
@@ -115,7 +124,7 @@ def run(
     out = driver.create(nbytes)
     kernel = driver.kernel(f"{source} {wide}", (), "f")
     kernel.bind([out, *args])
-    code = translate(COMMON + source, (), "f", (n,), 64, wide=wide)
+    code = translate(COMMON + source, (), "f", (n,), 64, wide=wide, stored=stored)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "translated", lambda *_: code)
         driver.launch(*driver.prepared(kernel, (1,), (n,), None))
@@ -154,6 +163,32 @@ def test_constants() -> None:
     code = translate(COMMON + source, (), "f", (8,), 0)
     for constant in ("0.0009765625f", "12.0f", "0.0025f", "1.0f", "127u"):
         assert constant in code
+
+
+def test_constant_arrays_in_a_buffer(driver: Driver) -> None:
+    """They begin at a word of the buffer behind those of the kernel."""
+    source = """static inline uint second(int i) { return LATER[i]; }
+__kernel void f(__global uint* out, int k) {
+  const int i = get_global_id(0);
+  out[i] = EARLY[k - i] + second(i);
+}"""
+    words = np.arange(8, dtype=np.uint32) ** 2
+    buffer = driver.table(words.tobytes())
+    three = (3).to_bytes(4, "little")
+    got = run(driver, source, 4, three, buffer, stored={"EARLY": 0, "LATER": 4})
+    assert got.view(np.uint32)[:4].tolist() == [9 + 16, 4 + 25, 1 + 36, 0 + 49]
+
+
+@pytest.mark.parametrize("name", assembly._CODEBOOKS)
+def test_codebooks_are_in_a_buffer(name: str) -> None:
+    """Constant arrays of hundreds of words would fill the registers of each item."""
+    defines = (f"USE_{name}", f"W={name}", "X=f32", "USE_f32", "LANES=1", "COLS=8")
+    code = translated("matmul.cl", defines, "columns", (8, 1, 1), 64, False)
+    assert "stored: array<u32>" in code
+    assert all(int(n) <= 16 for n in re.findall(r"const \w+ = array<\w+, (\d+)>", code))
+    array, codes = next(iter(assembly.codebooks(defines).items()))
+    assert array in assembly.source_of("matmul.cl")
+    np.testing.assert_array_equal(np.frombuffer(stored(defines), "<u4"), codes)
 
 
 def test_numbers_of_64_bits(driver: Driver) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft import graph as G
+from weft.backends.null import NullBackend, NullBufferType
 from weft.errors import FormatError
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import (
@@ -17,6 +18,7 @@ from weft.schedule.machines import (
     machine_of,
     machines_of,
     parse_link,
+    unmeasured,
 )
 from weft.schedule.profile import load_profile, parse_profile
 from weft.schedule.timing import TimeModel
@@ -52,6 +54,15 @@ def test_names_and_order(files: list[str]) -> None:
     assert machines_of(profile) == ["a", "b", "desktop-rtx4090"]
     assert [m.name for m in profile.memories.values() if m.host] == ["a/RAM"]
     assert machine_of("host:7000/opencl:0") == "host:7000" and machine_of("cpu") == ""
+
+
+def test_memory_within_that_of_its_own_host(files: list[str]) -> None:
+    """A device of another machine shares no memory with the host that plans."""
+    profile = load_machines(["laptop-780m", *files, "mac-m2"])
+    within = [m.name for m in profile.memories.values() if m.in_host]
+    assert within == ["laptop-780m/GPU"]
+    here = unmeasured([NullBackend("gpu", "GPU", NullBufferType("V", in_host=True))])
+    assert [m.in_host for m in here.memories.values()] == [True]
 
 
 def test_kernels_reach_their_own_machine_only(files: list[str]) -> None:

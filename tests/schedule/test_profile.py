@@ -172,6 +172,26 @@ def test_paper_devices(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "told", "in_host"),
+    [
+        ("GPU", "", False),
+        ("IGPU", "", True),
+        ("ACCEL", "in_host = true", True),
+        ("IGPU", "in_host = false", False),
+    ],
+)
+def test_memory_within_the_hosts(path: Path, kind: str, told: str, in_host: bool) -> None:
+    """The file says it, or an integrated GPU has it."""
+    text = GOOD.replace('kind = "GPU"', f'kind = "{kind}"')
+    path.write_text(text.replace('name = "VRAM"', f'name = "VRAM"\n{told}'))
+    for _ in range(2):
+        profile = load_profile(path)
+        device, cpu = paper_devices(profile)
+        assert device.buffer_type.in_host == in_host and not cpu.buffer_type.in_host
+        path.write_text(profile.to_toml())
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (("weft-machine-1", "other"), "format is not"),

@@ -101,6 +101,11 @@ class PartOfHost(Protocol):
     """The bytes are in the host's memory, so that plans count both together."""
 
 
+def in_host(buffer_type: BufferType) -> bool:
+    """Whether memory of a device is a part of the host's."""
+    return isinstance(buffer_type, PartOfHost) and buffer_type.in_host
+
+
 class WeightBufferType(BufferType, Protocol):
     """Memory that keeps constant weights in a layout of its own.
 

@@ -25,8 +25,10 @@ class NullBufferType:
         max_size: int | None = None,
         is_host: bool = True,
         capacity: int | None = None,
+        in_host: bool = False,
     ) -> None:
-        """`capacity` is the number of bytes of the whole device, None for no limit."""
+        """`capacity` is the number of bytes of the whole device, None for no limit; with `in_host`
+        the memory stands for a part of the host's."""
         if alignment < 1 or alignment & (alignment - 1):
             raise DeviceError(f"{name}: alignment {alignment} is not a power of two")
         self.name = name
@@ -35,8 +37,7 @@ class NullBufferType:
         self.max_size = max_size
         self.is_host = is_host
         self.capacity = capacity
-        self.in_host = False
-        """The memory stands for a part of the host's."""
+        self.in_host = in_host
 
     def alloc_size(self, tensor: Tensor) -> int:
         """The bytes of the tensor, without padding."""

@@ -131,9 +131,25 @@ def _find(spec: str) -> tuple[str, str]:
     return name, modules[name]
 
 
+_DEVICES = '["gpu", "cpu"]'
+
+
 def device_list(devices: str | Sequence[str | Backend]) -> Sequence[str | Backend]:
-    """A list of devices, which may be given as text: `"gpu,cpu"`, as on the command line."""
-    return device_names(devices) if isinstance(devices, str) else devices
+    """A list of devices, which may be given as text: `"gpu,cpu"`, as on the command line.
+
+    Raises ScheduleError for an empty list, and for what is neither name nor backend."""
+    if isinstance(devices, str):
+        return device_names(devices)
+    if not isinstance(devices, Sequence):
+        raise ScheduleError(f"devices is {devices!r}; give a list such as {_DEVICES}")
+    if not devices:
+        raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
+    for device in devices:
+        if not isinstance(device, str) and not hasattr(device, "supports_op"):
+            raise ScheduleError(
+                f"a device is {device!r}; give names or backends, in a list such as {_DEVICES}"
+            )
+    return devices
 
 
 def device_names(text: str) -> list[str]:

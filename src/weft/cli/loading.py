@@ -116,10 +116,7 @@ class _Planning(Group):
     def plan_arguments(self) -> dict[str, Any]:
         """Converts these options to arguments of `Context`, `LLM` and `prepare`. One that is not
         converted here is the argument of its name."""
-        threads = ThreadFlags.options()
-        names = [name for name in _Planning.options() if name in LLM_OPTIONS]
-        return {
-            **{name: getattr(self, name) for name in names if name not in threads},
+        converted = {
             "swa_full": None if self.swa_full else False,
             "offload_kv": not self.no_kv_offload,
             "op_offload": self._op_offload(),
@@ -134,6 +131,9 @@ class _Planning(Group):
             "fallback": None if self.fallback is None else chosen_devices(self.fallback),
             **machines_of(self.machines, self.ray, self.machine_key_file),
         }
+        done = converted.keys() | ThreadFlags.options()
+        names = [name for name in _Planning.options() if name in LLM_OPTIONS and name not in done]
+        return converted | {name: getattr(self, name) for name in names}
 
     def _op_offload(self) -> str | bool | None:
         if not self.no_op_offload:

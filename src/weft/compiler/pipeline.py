@@ -281,8 +281,6 @@ def resolve_devices(devices: str | Sequence[str | Backend], **options: Any) -> l
     Raises ArgumentError for an option that the cpu does not have, or that no listed device
     takes."""
     devices = device_list(devices)
-    if not devices:
-        raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)
     exact = {"activations": "f32"} if options.get("activations") == "f32" else {}
     taken = options.keys() <= exact.keys() and any(keeps_activations(d) for d in devices)

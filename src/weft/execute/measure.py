@@ -18,7 +18,7 @@ from weft import graph as G
 from weft import quants
 from weft.backends import Backend
 from weft.backends.base import UsesThreads
-from weft.backends.memory import BufferType
+from weft.backends.memory import BufferType, in_host
 from weft.compiler import compile
 from weft.dtype import DType, find_dtype
 from weft.execute.session import Session
@@ -371,8 +371,9 @@ def measure_machine(
         own = backend.buffer_type
         if own.name not in memories:
             memories[own.name] = MemoryProfile(
-                own.name, own.is_host, backend.memory_limit(), own.alignment, own.max_size
-            )
+                own.name, own.is_host, backend.memory_limit(), own.alignment, own.max_size,
+                in_host(own),
+            )  # fmt: skip
             if own is not host:
                 progress(f"measuring {backend.name}: copies")
                 to, back = measure_link(own, seconds)

@@ -69,7 +69,7 @@ class Pipeline:
         self._light = {d for d, name in enumerate(names) if not work.get(name)}
         far = [isinstance(backend, OnMachine) for backend in schedule.backends]
         self._notified = all(far[d] or d in self._light for d in self._splits[0].device)
-        """All devices that work for long say when they have ended."""
+        """Whether every device with lasting work is on another machine, which signals its end."""
         self._flights: list[_Flight] = []
         self._meets: dict[tuple[int, int], bool] = {}
         self._stop = False

@@ -78,8 +78,8 @@ if TYPE_CHECKING:
     from weft.llm.planning.draft_options import DraftOptions
     from weft.llm.planning.options import PlanArguments
     from weft.llm.prompts import Prompt
-    from weft.llm.quality.beside import TensorComparison, TensorPair
     from weft.llm.quality.layers import compare_layers
+    from weft.llm.quality.tensor_pairs import TensorComparison, TensorPair
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
     from weft.llm.senses.media import Medium
@@ -141,7 +141,7 @@ _HOMES = {
     "weft.llm.multimodal": ("Hearing", "Senses", "Sight", "Towers"),
     "weft.llm.planning.options": ("PlanArguments",),
     "weft.llm.prompts": ("Prompt",),
-    "weft.llm.quality.beside": ("TensorComparison", "TensorPair"),
+    "weft.llm.quality.tensor_pairs": ("TensorComparison", "TensorPair"),
     "weft.llm.quality.layers": ("compare_layers",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),

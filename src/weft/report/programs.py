@@ -107,11 +107,8 @@ def _memory(program: Program, plan: Plan) -> list[dict[str, Any]]:
         key = (use, buffer.buffer_type.name)
         sizes[key] = sizes.get(key, 0) + buffer.size
     rows = _rows(sizes, plan)
-    scratch = max((split.work_bytes for split in program.splits), default=0)
-    rows.append(
-        {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
-    )
-    return rows
+    scratch = {"buffer": "scratch", "memory": "threads", "bytes": program.work_bytes}
+    return [*rows, {**scratch, "about": "of the kernels"}]
 
 
 def _rows(sizes: Mapping[tuple[str, str], int], plan: Plan) -> list[dict[str, Any]]:

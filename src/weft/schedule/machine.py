@@ -120,12 +120,10 @@ def paper_devices(profile: Profile) -> list[PaperDevice]:
     types = {
         m.name: NullBufferType(
             m.name, m.name, alignment=m.alignment, max_size=m.max_block, is_host=m.host,
-            capacity=m.size,
+            capacity=m.size, in_host=m.in_host,
         )
         for m in profile.memories.values()
     }  # fmt: skip
-    for device in profile.devices:
-        types[device.memory].in_host |= device.kind == "IGPU"
     return [
         (PaperCpu if d.kind == "CPU" else PaperDevice)(
             d, types[d.memory], [types[name] for name in d.reads]

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.backends.base import Backend, IsMeasuredAs
+from weft.backends.memory import in_host
 from weft.errors import FormatError
 from weft.records import dataclass
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile, load_profile
@@ -128,7 +129,10 @@ def join_machines(machines: Mapping[str, Profile], links: Sequence[Between] = ()
         profile = without_slow_helpers(machines[name])
         for memory in profile.memories.values():
             at = f"{name}/{memory.name}"
-            memories[at] = replace(memory, name=at, host=memory.host and name == first)
+            memories[at] = replace(
+                memory, name=at, host=memory.host and name == first,
+                in_host=memory.in_host and name == first,
+            )  # fmt: skip
         for device in profile.devices:
             devices.append(
                 replace(
@@ -201,7 +205,7 @@ def unmeasured(backends: Sequence[Backend]) -> Profile:
     devices = []
     for backend in backends:
         own = backend.buffer_type
-        memories[own.name] = MemoryProfile(own.name, own.is_host)
+        memories[own.name] = MemoryProfile(own.name, own.is_host, in_host=in_host(own))
         name = backend.measured_as if isinstance(backend, IsMeasuredAs) else backend.name
         devices.append(DeviceProfile(name, backend.kind, own.name, 1.0, {"default": 1.0}))
     links = {pair: LinkProfile(1.0, 0.0) for pair in itertools.permutations(memories, 2)}

@@ -9,6 +9,7 @@ A TOML file, written by hand from data sheets or by `weft calibrate`:
     [[memory]]
     name = "RAM"
     host = true                # the CPU's kernels can address it
+    in_host = false            # a device's memory in the host's (absent: if an IGPU's)
     size = "64 GiB"            # bytes that plans may use; absent: unknown, no limit
 
     [[device]]                 # highest priority first, a CPU last
@@ -39,7 +40,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, get_args
 
 from weft.backends.base import DeviceKind
@@ -74,6 +75,8 @@ class MemoryProfile:
     alignment: int = 64
     max_block: int | None = None
     """Bytes of the largest single block; None: no limit."""
+    in_host: bool = False
+    """A device's memory that is a part of the host's, so that plans count both together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,24 +230,10 @@ def parse_profile(text: str, where: str = "text") -> Profile:
     if data.get("format") != FORMAT:
         raise FormatError(f"machine profile {where}: format is not {FORMAT!r}")
     root = Table(where, "the file", data)
-    memories: dict[str, MemoryProfile] = {}
-    for table in root.tables("memory"):
-        size = table.take("size", (str, int), None)
-        memory = MemoryProfile(
-            name=table.take("name", str),
-            host=table.take("host", bool, False),
-            size=None if size is None else parse_size(size),
-            alignment=table.take("alignment", int, 64),
-            max_block=None if (m := table.take("max_block", (str, int), None)) is None
-            else parse_size(m),
-        )  # fmt: skip
-        table.end()
-        if memory.name in memories:
-            table.fail(f"memory {memory.name!r} is listed twice")
-        if memory.alignment < 1 or memory.alignment & (memory.alignment - 1):
-            table.fail(f"alignment {memory.alignment} is not a power of two")
-        memories[memory.name] = memory
+    memories, untold = _memories(root)
     devices = [_device(table, memories) for table in root.tables("device")]
+    for name in untold.intersection(d.memory for d in devices if d.kind == "IGPU"):
+        memories[name] = replace(memories[name], in_host=True)
     links = dict(pair for table in root.tables("link") for pair in _link(table, memories))
     profile = Profile(
         root.take("name", str, where),
@@ -256,6 +245,34 @@ def parse_profile(text: str, where: str = "text") -> Profile:
     root.end("format")
     _check(root, profile)
     return profile
+
+
+def _memories(root: Table) -> tuple[dict[str, MemoryProfile], set[str]]:
+    """The memories by name, and the names of those that do not say whether they are in the
+    host's."""
+    memories: dict[str, MemoryProfile] = {}
+    untold: set[str] = set()
+    for table in root.tables("memory"):
+        size = table.take("size", (str, int), None)
+        in_host = table.take("in_host", bool, None)
+        memory = MemoryProfile(
+            name=table.take("name", str),
+            host=table.take("host", bool, False),
+            size=None if size is None else parse_size(size),
+            alignment=table.take("alignment", int, 64),
+            max_block=None if (m := table.take("max_block", (str, int), None)) is None
+            else parse_size(m),
+            in_host=bool(in_host),
+        )  # fmt: skip
+        table.end()
+        if memory.name in memories:
+            table.fail(f"memory {memory.name!r} is listed twice")
+        if memory.alignment < 1 or memory.alignment & (memory.alignment - 1):
+            table.fail(f"alignment {memory.alignment} is not a power of two")
+        memories[memory.name] = memory
+        if in_host is None:
+            untold.add(memory.name)
+    return memories, untold
 
 
 def _device(table: Table, memories: Mapping[str, MemoryProfile]) -> DeviceProfile:
@@ -331,6 +348,7 @@ def _toml_lines(profile: Profile) -> Iterator[str]:
         yield "[[memory]]"
         yield f"name = {_text(memory.name)}"
         yield f"host = {str(memory.host).lower()}"
+        yield f"in_host = {str(memory.in_host).lower()}"
         yield f"alignment = {memory.alignment}"
         if memory.size is not None:
             yield f"size = {memory.size}"

@@ -17,8 +17,9 @@ from weft.execute import WatchedTensor
 from weft.frontends.gguf import open_gguf
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
-from weft.llm.quality.beside import TensorComparison, compare_tensors
+from weft.llm.quality.beside import compare_tensors
 from weft.llm.quality.tensor_log import TensorLog, parse_tensor_log, read_tensor_log
+from weft.llm.quality.tensor_pairs import TensorComparison
 
 DATA = Path(__file__).parents[2] / "data"
 SHARED = Path(__file__).resolve().parents[4] / "shared/vectors/models/archs"

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.backends.kernels.enums import enums_of
 from weft.quants import grid
@@ -74,18 +75,29 @@ _CODEBOOKS = {
 
 
 @cache
-def codebook(name: str) -> str:
-    """The codebook of a format as an array for `codebooks.h`; empty for a format without."""
-    if name not in _CODEBOOKS:
-        return ""
+def codebooks(defines: tuple[str, ...]) -> dict[str, NDArray[np.uint16]]:
+    """The codebooks of the formats that are used, by the names of their arrays in `codebooks.h`."""
+    names = dict.fromkeys(d.removeprefix("USE_") for d in defines)
+    return {_array(name): _codes(name) for name in names if name in _CODEBOOKS}
+
+
+def _array(name: str) -> str:
+    return "GRID_iq1_s" if name == "iq1_m" else f"GRID_{name}"
+
+
+@cache
+def _codes(name: str) -> NDArray[np.uint16]:
+    """The codebook of a format, a code for each vector."""
     bits, levels = _CODEBOOKS[name]
     vectors = grid(name)
-    places = np.searchsorted(np.array(levels, np.float32), vectors).astype(np.uint32)
-    codes = (places << (bits * np.arange(vectors.shape[1], dtype=np.uint32))).sum(1)
-    array = "GRID_iq1_s" if name == "iq1_m" else f"GRID_{name}"
-    return f"__constant ushort {array}[{len(codes)}] = {{{','.join(map(str, codes))}}};\n"
+    places = np.searchsorted(np.array(levels, np.float32), vectors)
+    codes: NDArray[np.uint16] = (places << (bits * np.arange(vectors.shape[1]))).sum(1, np.uint16)
+    return codes
 
 
 def tables(defines: tuple[str, ...]) -> str:
-    """The codebooks of the formats that are used."""
-    return "".join({codebook(d.removeprefix("USE_")): None for d in defines})
+    """The codebooks of the formats that are used, as constant arrays."""
+    return "".join(
+        f"__constant ushort {name}[{len(codes)}] = {{{','.join(map(str, codes))}}};\n"
+        for name, codes in codebooks(defines).items()
+    )

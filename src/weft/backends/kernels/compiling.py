@@ -61,7 +61,9 @@ class Compiling:
         self._ready = 0
         self._is_told = False
 
-    def __len__(self) -> int:
+    @property
+    def n_asked(self) -> int:
+        """The number of kernels that were asked for."""
         return len(self._compiled)
 
     def asked(self, key: Hashable, make: Callable[[], Any], *, early: bool = False) -> Compiled:
@@ -86,7 +88,7 @@ class Compiling:
         """Tells that the host waits for a kernel."""
         self._is_told = True
         for watcher in tuple(watchers):
-            watcher(self.device, self._ready, len(self._compiled))
+            watcher(self.device, self._ready, self.n_asked)
 
     def all_there(self) -> None:
         """Tells that the host has the kernels that it needs."""

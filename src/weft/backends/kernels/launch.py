@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, IntEnum
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -142,11 +142,26 @@ class Local(NamedTuple):
     nbytes: int
 
 
+class ScratchSlot(IntEnum):
+    """Scratch memory by what lies in it; memory of different slots does not overlap."""
+
+    NODE = 0
+    """Launches of a node hand each other something in it."""
+    NODE_TOO = 1
+    """More memory of that kind."""
+    EXPERTS = 2
+    """It has the columns of a product in the order of their experts."""
+    Q8_0 = 3
+    """It has activations as bytes of this form; nothing else is there, so that later steps find
+    them."""
+    Q8_1 = 4
+    Q8_K = 5
+
+
 class Scratch(NamedTuple):
     """Memory in which kernels of one step leave something to the next of its kernels."""
 
-    slot: int
-    """Which: memory of different slots does not overlap."""
+    slot: ScratchSlot
     nbytes: int
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from weft.backends.kernels.assembly import codebooks
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View
 from weft.backends.kernels.ops import OwnKernels, find_family
 from weft.backends.kernels.windows import launches_of
@@ -19,7 +20,8 @@ _Form = tuple[DType, _Sizes, _Sizes]
 
 
 def buffers(node: Tensor, limits: Limits, own: OwnKernels) -> int:
-    """The most buffers that a kernel of the node reads and writes; 0 where it needs no kernel.
+    """The most buffers that a kernel of the node reads and writes, with one for its codebooks; 0
+    where it needs no kernel.
 
     Sizes with symbols count as the smallest."""
     return _buffers(*_key(node, limits, own))
@@ -86,4 +88,5 @@ def _bytes_of(arg: Any) -> int:
 
 def _buffers_of(launch: Launch) -> int:
     kinds = (View, Scratch, Table)
-    return sum(isinstance(arg, kinds) or arg is Slot.FAULT for arg in launch.args)
+    n = sum(isinstance(arg, kinds) or arg is Slot.FAULT for arg in launch.args)
+    return n + bool(codebooks(launch.defines))

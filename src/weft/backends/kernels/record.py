@@ -73,21 +73,18 @@ class Record(ABC):
 
 
 class ClockedRecord(Record):
-    """A record of a device with a clock of its own, which is compared with the host's."""
-
-    def __init__(self, driver: KernelDriver) -> None:
-        """Compares clocks, for which it waits for the device a few times."""
-        super().__init__(driver)
-        self._compare()
+    """A record of a device with a clock of its own, which is compared with the host's: by `compare`
+    before the first work, and later by `finish`."""
 
     def finish(self, noted: list[Noted]) -> None:
         """Waits until the device has done the work, and compares clocks where that was long
         ago."""
         super().finish(noted)
         if perf_counter_ns() - self._compared > _AGAIN:
-            self._compare()
+            self.compare()
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
+        """Compares clocks, for which it waits for the device a few times."""
         self.lead = lead(self.marked)
         """The nanoseconds by which the host's clock leads the device's."""
         self._compared = perf_counter_ns()

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.record import ClockedRecord
 
 
 class OpenCLRecord(ClockedRecord):
-    """The work enqueued since the last call of `take`."""
+    """The work enqueued since the last call of `take`. Its creation compares clocks."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        super().__init__(driver)
+        self.compare()
 
     def times(self, event: Any) -> tuple[int, int]:
         """Begin and end, in nanoseconds of the host."""

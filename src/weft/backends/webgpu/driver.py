@@ -82,7 +82,7 @@ class Driver(KernelDriver, MakesGraphs):
         compute = self._wgpu.ShaderStage.COMPUTE
         self._pipelines = Pipelines(self.compiling, self._device, device, compute)
         self._arguments = Arguments(self.create)
-        self._binder = Binder(self._device, self._pipelines, self._arguments)
+        self._binder = Binder(self._device, self._pipelines, self._arguments, self.table)
         self._encoding = encoding()
         self._edges: list[tuple[Any, Edge]] = []  # written before all other work that comes
         self._last = self.create(4)

@@ -6,7 +6,7 @@ groups, offsets and grids, which a short loop encodes each time."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,7 @@ from weft.backends.kernels.launch import Launch, Local
 from weft.backends.kernels.launch import Slot as Argument
 from weft.backends.kernels.windows import Window
 from weft.backends.webgpu.arguments import WINDOW, Arguments, Slot
+from weft.backends.webgpu.builds import stored
 from weft.backends.webgpu.edges import Edge
 from weft.backends.webgpu.pipelines import Key, Pipelines
 
@@ -63,8 +64,16 @@ class Binder:
     """Makes launches ready. Launches with the same buffers share a bind group as long as one of
     them exists. Callers hold the device's lock."""
 
-    def __init__(self, device: Any, pipelines: Pipelines, arguments: Arguments) -> None:
+    def __init__(
+        self,
+        device: Any,
+        pipelines: Pipelines,
+        arguments: Arguments,
+        table: Callable[[bytes], Any],
+    ) -> None:
+        """`table` gives a buffer that holds some bytes."""
         self._device = device
+        self._table = table
         self._pipelines = pipelines
         self._arguments = arguments
         self._bound: WeakValueDictionary[tuple[Any, ...], Bound] = WeakValueDictionary()
@@ -75,6 +84,8 @@ class Binder:
         """A launch with the kernel's present arguments, in parts of as many groups as a device
         takes."""
         words, buffers, local = packed(kernel.args)
+        if codebooks := stored(kernel.defines):
+            buffers += (self._table(codebooks),)
         key = Key(kernel.file, kernel.defines, kernel.name, tuple(group), local)
         pipeline = self._pipelines.get(key, len(buffers))
         first = (*start, 0, 0, 0)[:3]
@@ -96,7 +107,7 @@ class Binder:
         n = sum(not isinstance(arg, is_bytes) and arg is not Argument.STEP for arg in launch.args)
         _, _, local = packed(arg for arg in launch.args if isinstance(arg, Local))
         key = Key(launch.file, launch.defines, launch.kernel, tuple(launch.group), local)
-        self._pipelines.get(key, n)
+        self._pipelines.get(key, n + bool(stored(launch.defines)))
 
     def _dispatch(
         self, pipeline: Compiled, words: bytes, buffers: tuple[Any, ...], grid: tuple[int, ...]

@@ -60,6 +60,7 @@ class WebGPURecord(ClockedRecord):
     ) -> None:
         """`period` is the nanoseconds of a tick. Compares clocks, for which it waits for the device
         a few times."""
+        super().__init__(driver)
         self._device = device
         self._period = period
         self._lock = Lock()
@@ -69,9 +70,8 @@ class WebGPURecord(ClockedRecord):
         with driver.guarded(f"{driver.name}: starting to record"):
             self._found = device.create_buffer(size=8 * _QUERIES, usage=usage)
             self._nothing = pipelines.made(_NOTHING, "auto")
-        self.driver = driver
         self.marked()  # the first one waits for more than the work
-        super().__init__(driver)
+        self.compare()
 
     def timed(self) -> Timed:
         """Timestamps for the next piece of work."""

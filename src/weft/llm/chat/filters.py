@@ -234,7 +234,7 @@ def _sum(environment: Any, values: Any, attribute: Any = None, start: Any = 0) -
     for value in counted(values):
         value = value if attribute is None else environment.getitem(value, attribute)
         if not isinstance(value, int | float) or not isinstance(total, int | float):
-            raise SecurityError("a sum of what is not numbers")
+            raise SecurityError("the filter sum takes numbers only")
         total = number(total + value)
     return total
 

@@ -326,7 +326,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         elif isinstance(__obj, Undefined) or getattr(__obj, "__name__", "") == "cycle":
             pass
         elif not isinstance(__obj, partial) and __obj not in GLOBALS.values():
-            raise SecurityError(f"a {type(__obj).__name__} is nothing to call")
+            raise SecurityError(f"a {type(__obj).__name__} cannot be called")
         return super().call(__context, __obj, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:

@@ -250,7 +250,8 @@ class Context(Sequences):
         are the same objects, so that weights are there only once. Others are given by name, so that
         each context has threads of its own."""
         host = self.plan.backends[-1].buffer_type
-        devices = device_list(self._options.get("devices") or ())
+        given = self._options.get("devices")
+        devices = () if given is None else device_list(given)
         return [
             backend.name
             if backend.buffer_type is host and (i >= len(devices) or isinstance(devices[i], str))

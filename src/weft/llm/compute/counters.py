@@ -52,5 +52,5 @@ def memory_use(needs: Sequence[MemoryNeed], programs: Sequence[Program]) -> Memo
         compute=sum(n.compute + n.copies for n in needs),
         repacked=sum(sum(n.repacked.values()) for n in needs),
         experts=sum(n.experts for n in needs),
-        scratch=max(split.work_bytes for program in programs for split in program.splits),
+        scratch=max(program.work_bytes for program in programs),
     )

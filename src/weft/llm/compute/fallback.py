@@ -56,7 +56,8 @@ def load(
 
     If a device fails to open or to load, the fallback is used. A plan that needs too much memory
     remains an OutOfMemoryError, and an unknown device in the fallback is an error at once."""
-    for device in device_list(options.get("fallback") or ()):
+    fallback = options.get("fallback")
+    for device in device_list(fallback) if fallback else ():
         if isinstance(device, str):
             require_known(device)
     options, serial = _with_group(model, options)

@@ -209,15 +209,7 @@ def fit(
     kl = measure_caches(held, pairs, kept, progress)
     costs = [CacheCost(c.pair, kl[c.pair], c.nbytes, c.seconds) for c in costs]
     fitting = Fitting(file, groups, sizes, found, costs)
-    solved = fitting.best(options.budget)
-    if solved is None and options.budget.holds((least := fitting.least()).whole, least.file):
-        solved = replace(least, name="fit")  # so little room that nothing else is certain
-    if solved is None:
-        require_least(fitting, options.budget, options.n_ctx)
-        raise ContextError(
-            "no types are within all of these limits at once; make --fit or -c larger, or --speed "
-            "smaller"
-        )
+    solved = _solved(fitting, options)
     weighted = replace(options.choices or Choices(), imatrix=options.importance is not None)
     mixes = named_mixes(fitting, weighted, solved.cache)
     tried = _tried(held, fitting, solved, mixes, options, kept, progress)
@@ -226,6 +218,21 @@ def fit(
     return Fit(
         file, groups, options, text, manner, fitting, found, solved, tried, mixes, curve, of_use
     )  # fmt: skip
+
+
+def _solved(fitting: Fitting, options: FitOptions) -> Choice:
+    """The solver's choice. Raises OutOfMemoryError and ContextError where there is none."""
+    solved = fitting.best(options.budget)
+    if solved is not None:
+        return solved
+    least = fitting.least()
+    if options.budget.holds(least.whole, least.file):
+        return replace(least, name="fit")  # so little room that nothing else is certain
+    require_least(fitting, options.budget, options.n_ctx)
+    raise ContextError(
+        "no types are within all of these limits at once; make --fit or -c larger, or --speed "
+        "smaller"
+    )
 
 
 def _is_much(fitting: Fitting, budget: Budget) -> bool:

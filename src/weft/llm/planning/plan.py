@@ -14,7 +14,7 @@ from typing import Any
 from weft.allocate import Arena, GraphAllocator
 from weft.backends.base import Backend
 from weft.backends.cpu.experts import ExpertArena, ExpertBufferType
-from weft.backends.memory import AdoptsMemory, PartOfHost
+from weft.backends.memory import AdoptsMemory, in_host
 from weft.compiler import Plan, lower_plan
 from weft.errors import AllocationError
 from weft.graph import Graph
@@ -185,8 +185,7 @@ class ContextPlan:
 
     def scratch_bytes(self) -> int:
         """Bytes of the kernels' scratch, which all graphs of the plan share."""
-        programs = [lower_plan(regime.plan) for regime in self.all_regimes]
-        return max(split.work_bytes for program in programs for split in program.splits)
+        return max(lower_plan(regime.plan).work_bytes for regime in self.all_regimes)
 
     def without_growth(self) -> ContextPlan:
         """The plan with weights left in the file where repacked ones would take more memory; this
@@ -213,9 +212,8 @@ class ContextPlan:
             if id(buffer_type) not in by_type:
                 names = tuple(b.name for b in self.backends if b.buffer_type is buffer_type)
                 shares = isinstance(buffer_type, AdoptsMemory) and buffer_type.shares
-                in_host = isinstance(buffer_type, PartOfHost) and buffer_type.in_host
                 by_type[id(buffer_type)] = MemoryNeed(
-                    buffer_type.name, names, buffer_type.is_host, shares, in_host
+                    buffer_type.name, names, buffer_type.is_host, shares, in_host(buffer_type)
                 )
             return by_type[id(buffer_type)]
 

@@ -21,7 +21,7 @@ from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from weft.llm.compute.perplexity import score_strided
-    from weft.llm.quality.beside import TensorComparison, TensorPair, compare_tensors
+    from weft.llm.quality.beside import compare_tensors
     from weft.llm.quality.choices import Score, TaskResult, score_blanks, score_choices
     from weft.llm.quality.divergence import (
         Estimate,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.llm.quality.kl import compare_with_file, compare_with_model, save_logits
     from weft.llm.quality.logits_file import LogitsFile
     from weft.llm.quality.tensor_log import LoggedTensor, TensorLog, read_tensor_log
+    from weft.llm.quality.tensor_pairs import TensorComparison, TensorPair
 
 __all__ = ["Estimate", "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "KLDivergence",
            "KLStatistics", "LoggedTensor", "LogitsFile", "Score", "Spread", "TaskResult",
@@ -50,7 +51,8 @@ __all__ = ["Estimate", "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "KLDiv
 
 _HOMES = {
     "weft.llm.quality.choices": ("Score", "TaskResult", "score_blanks", "score_choices"),
-    "weft.llm.quality.beside": ("TensorComparison", "TensorPair", "compare_tensors"),
+    "weft.llm.quality.beside": ("compare_tensors",),
+    "weft.llm.quality.tensor_pairs": ("TensorComparison", "TensorPair"),
     "weft.llm.quality.divergence": (
         "Estimate", "KLDivergence", "KLStatistics", "Spread", "kl_statistics",
     ),

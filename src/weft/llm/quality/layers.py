@@ -32,8 +32,9 @@ from weft.frontends.hf.family import Family, in_order, text_tensors
 from weft.frontends.hf.values import Values
 from weft.llm.llm import LLM
 from weft.llm.models.names import product_name
-from weft.llm.quality.beside import TOLERANCES, TensorComparison, compare_tensors
+from weft.llm.quality.beside import TOLERANCES, compare_tensors
 from weft.llm.quality.tensor_log import LoggedTensor, TensorLog
+from weft.llm.quality.tensor_pairs import TensorComparison
 
 _MOST_VALUES = 1 << 16
 """The largest number of values of a tensor that are compared one by one."""

@@ -1,16 +1,16 @@
-/* softmax(scale q k^T + slope mask) v on tensor cores. Built for the formats of keys (K) and values (V),
-   the sizes of their rows (DK, DV: multiples of 16), the WARPS of a block, and with or without a soft
-   CAP. With TO_BF16 keys and values are bf16, else f16 or blocks.
+/* softmax(scale q k^T + slope mask) v on tensor cores. Built for the formats of keys (K) and values
+   (V), the sizes of their rows (DK, DV: multiples of 16), the WARPS of a block, and with or without
+   a soft CAP. With TO_BF16 keys and values are bf16, else f16 or blocks.
 
    A warp has 16 rows: all heads that share keys, token after token, so that a cell is read once for
-   them. A block goes over the cells of its part, CELLS at a time, while the next ones are copied. The
-   softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867); where cells are in several
-   parts, `join` puts these together. */
+   them. A block goes over the cells of its part, CELLS at a time, while the next ones are copied.
+   The softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867); where cells are in
+   several parts, `join` puts these together. */
 
 enum {
   THREADS = 32 * WARPS,
   WIDEST = DK > DV ? DK : DV,
-  CELLS = WIDEST <= 64 ? 64 : WIDEST <= 128 ? 32 : 16,
+  CELLS = WIDEST <= 64 ? 64 : (WIDEST <= 128 ? 32 : 16),
   /* pieces of a row: an odd number, so that eight rows are in all banks */
   K_PIECES = DK / 8 + 1,
   V_PIECES = DV / 8 + 1,
@@ -81,7 +81,8 @@ struct rows_t {
 
 typedef float scores_t[S_TILES][4];
 
-static __device__ __forceinline__ void multiply_keys(scores_t& scores, const uint (&query)[STEPS][4],
+static __device__ __forceinline__ void multiply_keys(scores_t& scores,
+                                                     const uint (&query)[STEPS][4],
                                                      const stage_t& stage) {
   const int lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -108,7 +109,7 @@ static __device__ __forceinline__ void add_values(rows_t& rows, const scores_t& 
   const int lane = (int)threadIdx.x % 32;
 #pragma unroll
   for (int s = 0; s < CELLS / 16; s++) {
-    const float(&left)[4] = weights[2 * s], (&right)[4] = weights[2 * s + 1];
+    const float (&left)[4] = weights[2 * s], (&right)[4] = weights[2 * s + 1];
     const uint a[4] = {two_of(left[0], left[1]), two_of(left[2], left[3]),
                        two_of(right[0], right[1]), two_of(right[2], right[3])};
 #pragma unroll
@@ -153,7 +154,8 @@ static __device__ __forceinline__ void weigh(rows_t& rows, scores_t& scores) {
 }
 
 /* What is added to the score of a cell; -inf behind the end. A NaN in a mask stays one. */
-static __device__ __forceinline__ float bias_of(const uchar* mask, float slope, int cell, int last) {
+static __device__ __forceinline__ float bias_of(const uchar* mask, float slope, int cell,
+                                                int last) {
   return cell < last ? slope * half_to_float(((const half_t*)mask)[cell]) : -INFINITY;
 }
 
@@ -189,8 +191,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     slope[h] = slopes[head[h]];
     biases[h] = pm + mask.at + token[h] * mask.nb[1] + head[h] % mask.ne[2] * mask.nb[2] +
                 i3 % mask.ne[3] * mask.nb[3];
-    const float* from = (const float*)(pq + q.at + token[h] * q.nb[1] + head[h] * q.nb[2] +
-                                       i3 * q.nb[3]);
+    const float* from =
+        (const float*)(pq + q.at + token[h] * q.nb[1] + head[h] * q.nb[2] + i3 * q.nb[3]);
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
 #pragma unroll
@@ -228,7 +230,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       for (int i = 0; i < S_TILES; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-          seen |= bias_of(biases[e / 2], slope[e / 2], cell + 8 * i + 2 * t + e % 2, last) != -INFINITY;
+          seen |=
+              bias_of(biases[e / 2], slope[e / 2], cell + 8 * i + 2 * t + e % 2, last) != -INFINITY;
     }
     if (!__any_sync(0xffffffffu, seen)) continue; /* no row of this warp sees these cells */
     scores_t scores;
@@ -293,7 +296,8 @@ extern "C" __global__ void __launch_bounds__(128)
   const int i3 = (int)blockIdx.y / k.ne[2];
   const long n_rows = (long)gridDim.x, at = (blockIdx.y * n_rows + row) * n_parts;
   const float* results = (const float*)parts + at * DV;
-  const float2* ends = (const float2*)((const float*)parts + gridDim.y * n_rows * n_parts * DV) + at;
+  const float2* ends =
+      (const float2*)((const float*)parts + gridDim.y * n_rows * n_parts * DV) + at;
   const float sink = has_sinks ? *(const float*)(ps + sinks.at + head * sinks.nb[0]) : -INFINITY;
   float best = sink;
   for (int p = 0; p < n_parts; p++) best = fmaxf(best, ends[p].x);

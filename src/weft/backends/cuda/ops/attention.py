@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.backends.kernels.launch import Call, Launch, Scratch, View, f32, i32
+from weft.backends.kernels.launch import Call, Launch, Scratch, ScratchSlot, View, f32, i32
 from weft.backends.kernels.ops.norm import slopes
 
 BLOCKS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
@@ -47,7 +47,7 @@ def attention(call: Call) -> list[Launch] | None:
         f"WARPS={warps}", *(("TO_BF16",) if "bf16" in types else ()),
         *(("CAP",) if p.logit_softcap else ()),
     )  # fmt: skip
-    to = Scratch(0, heads * rows * parts * 4 * (v.ne[0] + 2) if parts > 1 else 16)
+    to = Scratch(ScratchSlot.NODE, heads * rows * parts * 4 * (v.ne[0] + 2) if parts > 1 else 16)
     args = (
         q, k, v, mask or q, sinks or q, d, to, i32(mask is not None), i32(sinks is not None),
         f32(p.scale), f32(p.logit_softcap), slopes(q.ne[2], p.max_bias), i32(cells),

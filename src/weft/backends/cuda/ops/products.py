@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from weft.backends.cuda.ops.bytes import aligned, quantized
-from weft.backends.kernels.launch import Call, Launch, Local, Scratch, Slot, View, i32
+from weft.backends.kernels.launch import Call, Launch, Local, Scratch, ScratchSlot, Slot, View, i32
 from weft.backends.kernels.ops.bytes import CODES, same
 from weft.backends.kernels.ops.matmul import used
 
@@ -70,7 +70,7 @@ def _narrow(w: View, x: View) -> tuple[tuple[str, ...], Scratch]:
     bf16 = ("TO_BF16",) if w.dtype.name == "bf16" else ()
     decoded = ("DECODED", *used(W=w)) if w.dtype.is_quantized else ()
     defines = (f"X={x.dtype.name}", *bf16, *decoded)
-    return defines, Scratch(0, prod(x.ne[1:]) * (2 * x.ne[0] + 4))
+    return defines, Scratch(ScratchSlot.NODE, prod(x.ne[1:]) * (2 * x.ne[0] + 4))
 
 
 def _narrowed(x: View, to: Scratch, reader: Launch) -> Launch:
@@ -111,7 +111,7 @@ def _sorted(w: View, ids: View, tile: int) -> tuple[Launch, Scratch, int]:
     be."""
     chosen, experts = ids.ne[0] * ids.ne[1], w.ne[2]
     n_tiles = chosen // tile + min(chosen, experts)
-    to = Scratch(2, 16 * n_tiles + 4 * chosen)
+    to = Scratch(ScratchSlot.EXPERTS, 16 * n_tiles + 4 * chosen)
     args = (
         ids, to, i32(experts), i32(n_tiles), i32(tile), Slot.FAULT, Slot.STEP, Local(4 * experts),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.backends.kernels.launch import Call, Launch, Local, Scratch, f32, i32
+from weft.backends.kernels.launch import Call, Launch, Local, Scratch, ScratchSlot, f32, i32
 from weft.backends.kernels.ops.matmul import decoded, used
 from weft.backends.kernels.ops.norm import slopes
 from weft.backends.kernels.ops.table import FLOATS, family, floats, rows_lie, source
@@ -90,7 +90,7 @@ def _flash(call: Call) -> list[Launch] | None:
         *used(K=k, V=v), f"DK={k.ne[0]}", f"DV={v.ne[0]}", f"R={each}",
         *call.over_items, *(("CAP",) if p.logit_softcap else ()),
     )  # fmt: skip
-    to = Scratch(0, 4 * heads * rows * parts * (v.ne[0] + 2))
+    to = Scratch(ScratchSlot.NODE, 4 * heads * rows * parts * (v.ne[0] + 2))
     result = (d,) if parts == 1 else (to, d.packed)
     args = (
         q, k, v, mask or q, sinks or q, *result, i32(mask is not None), i32(sinks is not None),

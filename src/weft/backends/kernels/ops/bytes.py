@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from weft.backends.kernels.launch import Scratch, View
+from weft.backends.kernels.launch import Scratch, ScratchSlot, View
 from weft.dtype import DType
 from weft.program import Layout
 
@@ -21,15 +21,9 @@ CODES = (
 )  # fmt: skip
 """Formats that kernels read from planes as bytes."""
 
-_SLOT = 3
-"""Scratch memory that nothing else is in, so that later steps find it: the first slot, and one for
-each further form."""
-FORMS = ("q8_0", "q8_1", "q8_K")
-"""Blocks of activations that products on the cpu read."""
-
 
 def form_of(weights: DType) -> str:
-    """The form of activations that meet such weights."""
+    """The form of activations that meet such weights: the blocks that products on the cpu read."""
     if weights.block == 256:
         return "q8_K"
     return "q8_1" if weights.name in ("q4_1", "q5_1") else "q8_0"
@@ -47,7 +41,7 @@ def read_bytes(dtype: DType, layout: Layout) -> bool:
 
 def place_of(x: View, form: str = "q8_0") -> Scratch:
     """Where the bytes of these activations are in a form."""
-    return Scratch(_SLOT + FORMS.index(form), 40 * (prod(x.ne) // 32))
+    return Scratch(ScratchSlot[form.upper()], 40 * (prod(x.ne) // 32))
 
 
 def same(a: View, b: View) -> bool:

@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.backends.kernels.launch import Call, Launch, Limits, Local, Scratch, Slot, View, i32
+from weft.backends.kernels.launch import (
+    Call,
+    Launch,
+    Limits,
+    Local,
+    Scratch,
+    ScratchSlot,
+    Slot,
+    View,
+    i32,
+)
 from weft.backends.kernels.ops.bytes import read_bytes, same
 from weft.backends.kernels.ops.feeding import glu, norm_scale, quantized
 from weft.backends.kernels.ops.table import NO_OWN, OwnKernels
@@ -25,8 +35,6 @@ _FEW_OF_EXPERT = 32
 """Columns of an expert, on average, up to which larger tiles would be empty for the most part."""
 _MOST_SORTERS = 256
 """The most items that sort columns by expert."""
-_ORDER = 2
-"""Scratch memory of the columns in their order."""
 _WORDS = 22
 """Words of a unit of a row and of a column of a tile in local memory."""
 
@@ -130,7 +138,7 @@ def _experts_by_tiles(
     if chosen <= _FEW_OF_EXPERT * experts:
         tile = min(tile, _FEW_OF_EXPERT)
     n_tiles = chosen // tile + min(chosen, experts)
-    order = Scratch(_ORDER, 16 * n_tiles + 4 * chosen)
+    order = Scratch(ScratchSlot.EXPERTS, 16 * n_tiles + 4 * chosen)
     numbers = i32(experts), i32(n_tiles), i32(tile)
     args = (ids, order, *numbers, Slot.FAULT, Slot.STEP, Local(4 * experts))
     items = min(_MOST_SORTERS, limits.max_group, 1 << (experts - 1).bit_length())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from weft.backends.kernels.launch import Call, Launch, Local, Scratch, i32
+from weft.backends.kernels.launch import Call, Launch, Local, Scratch, ScratchSlot, i32
 from weft.backends.kernels.ops.table import Numbers, family
 
 _FILE = "sort.cl"
@@ -32,7 +32,7 @@ def _sort_indices(call: Call) -> list[Launch]:
         return [Launch(_FILE, (), "by_counting", (s, d, *order), *call.elements(s))]
     lines, size = prod(s.ne) // n, _run(call, n)
     nbytes = 4 * n * lines if size < n else 16
-    scratch = Scratch(0, nbytes), Scratch(1, nbytes)
+    scratch = Scratch(ScratchSlot.NODE, nbytes), Scratch(ScratchSlot.NODE_TOO, nbytes)
     items = min(size // 2, call.limits.element_items)
     args = (
         s, scratch[0], d, *order, i32(size), i32(size >= n),

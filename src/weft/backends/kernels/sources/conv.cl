@@ -10,25 +10,25 @@ typedef struct {
 
 /* The element of the result that item `i` computes. Neighbouring items write adjacent elements. */
 #ifdef CHANNELS_LAST
-#define PLACE_OF_ITEM                                                   \
-  const int oc = i % d.ne[3], ow = i / d.ne[3] % d.ne[0];               \
-  const long planes = i / d.ne[3] / d.ne[0];                            \
-  const int oh = planes % d.ne[1], od = planes / d.ne[1] % d.ne[2];     \
+#define PLACE_OF_ITEM                                               \
+  const int oc = i % d.ne[3], ow = i / d.ne[3] % d.ne[0];           \
+  const long planes = i / d.ne[3] / d.ne[0];                        \
+  const int oh = planes % d.ne[1], od = planes / d.ne[1] % d.ne[2]; \
   const int batch = planes / d.ne[1] / d.ne[2];
 #else
-#define PLACE_OF_ITEM                                                   \
-  const int ow = i % d.ne[0], oh = i / d.ne[0] % d.ne[1];               \
-  const long planes = i / d.ne[0] / d.ne[1];                            \
-  const int od = planes % d.ne[2], oc = planes / d.ne[2] % d.ne[3];     \
+#define PLACE_OF_ITEM                                               \
+  const int ow = i % d.ne[0], oh = i / d.ne[0] % d.ne[1];           \
+  const long planes = i / d.ne[0] / d.ne[1];                        \
+  const int od = planes % d.ne[2], oc = planes / d.ne[2] % d.ne[3]; \
   const int batch = planes / d.ne[2] / d.ne[3];
 #endif
-#define PLACE_OF_FIELD                                                                    \
-  const long i = get_global_id(0);                                                        \
-  if (i >= n) return;                                                                     \
-  PLACE_OF_ITEM                                                                           \
-  const int out = d.ne[3] / groups, group = oc / out;                                     \
-  const int channels = x.ne[3] / groups;                                                  \
-  bytes_t from = px + x.at + (long)group * channels * x.nb[3] + batch * x.nb[4];          \
+#define PLACE_OF_FIELD                                                           \
+  const long i = get_global_id(0);                                               \
+  if (i >= n) return;                                                            \
+  PLACE_OF_ITEM                                                                  \
+  const int out = d.ne[3] / groups, group = oc / out;                            \
+  const int channels = x.ne[3] / groups;                                         \
+  bytes_t from = px + x.at + (long)group * channels * x.nb[3] + batch * x.nb[4]; \
   float sum = has_bias ? load(pb + bias.at + oc * bias.nb[0], bias.type) : 0.0f;
 
 static inline void finish(__global uchar* p, const field_t* d, int w, int h, int z, int c, int b,

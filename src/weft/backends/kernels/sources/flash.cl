@@ -43,8 +43,8 @@ enum {
     for (int e = 0; e < 32; e++) PUT = x[e];                                     \
   }
 
-/* Grid (rows / ROWS, kv heads * batches, parts). Where there are several parts, `pd` has (kv heads
-   * batches, rows, parts) results of DV, and then their largest scores and sums. */
+/* Grid (rows / ROWS, kv heads * batches, parts). Where there are several parts, `pd` has results of
+   DV (kv heads * batches, rows, parts), and then their largest scores and sums. */
 __kernel void flash(bytes_t pq, tensor_t q, bytes_t pk, tensor_t k, bytes_t pv, tensor_t v,
                     bytes_t pm, tensor_t mask, bytes_t ps, tensor_t sinks, __global uchar* pd,
                     tensor_t d, int has_mask, int has_sinks, float scale, float cap,

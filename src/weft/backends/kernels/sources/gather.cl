@@ -119,8 +119,8 @@ __kernel void index_put(bytes_t ps, tensor_t s, bytes_t pv, tensor_t v, FOUR_IND
   __global uchar* to = pd + at4(&d, i0, i1, i2, i3);
   held_t held = begin(to, ps + at4(&s, i0, i1, i2, i3), s.type, add, bytes);
   for (int i = 0; i < n; i++) {
-    const int4 chosen = make_int4(i % sizes.x, i / sizes.x % sizes.y, i / sizes.x / sizes.y % sizes.z,
-                               i / sizes.x / sizes.y / sizes.z);
+    const int4 chosen = make_int4(i % sizes.x, i / sizes.x % sizes.y,
+                                  i / sizes.x / sizes.y % sizes.z, i / sizes.x / sizes.y / sizes.z);
     const int of_index[4] = {chosen.x, chosen.y, chosen.z, chosen.w};
     int here = 1, at[4] = {0, 0, 0, 0};
     for (int k = 0; k < rank; k++) at[first + k] = of_index[k];

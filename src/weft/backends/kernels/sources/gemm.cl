@@ -1,8 +1,8 @@
-/* Weights in planes by many columns of activations as bytes (activations.h). Built for the format of
-   the weights, and for tiles of TILE rows and columns.
+/* Weights in planes by many columns of activations as bytes (activations.h). Built for the format
+   of the weights, and for tiles of TILE rows and columns.
 
-   A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them, TILE / 4 rows
-   and columns apart. STEP units of the rows and columns of a tile go to local memory as bytes:
+   A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them, TILE / 4
+   rows and columns apart. STEP units of the rows and columns of a tile go to local memory as bytes:
    word t of row k at t * TILE + k, so that neighbouring items read neighbouring words. Units are
    added in order, so that a result does not depend on how many columns there are.
 
@@ -22,8 +22,8 @@
   (to)[6 * TILE] = (hi).z;    \
   (to)[7 * TILE] = (hi).w;
 
-#define LOAD_WORDS(t)                   \
-  for (int j = 0; j < 4; j++) {         \
+#define LOAD_WORDS(t)                    \
+  for (int j = 0; j < 4; j++) {          \
     left[j] = a[(t) * TILE + j * SIDE];  \
     right[j] = b[(t) * TILE + j * SIDE]; \
   }
@@ -36,7 +36,7 @@
 #endif
 
 #ifdef EXPERTS
-/* Column k of the tile, as a number of the product's, and the one of the activations that it meets. */
+/* Column k of the tile as a number of the product's, and that of the activations it meets. */
 #define COLUMN(k) order[4 * n_tiles + min(col0 + (k), end - 1)]
 #define MET(column) ((column) / d.ne[1] * x.ne[1] + (column) % d.ne[1] % x.ne[1])
 /* Grid (rows / 4, tiles of columns), groups (SIDE, SIDE). */
@@ -61,8 +61,8 @@ __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* p
   const int n = w.ne[0] / 32, row0 = get_group_id(0) * TILE, col0 = (get_global_id(1) - ty) * 4;
   const int matrix = get_global_id(2), i2 = matrix % d.ne[2], i3 = matrix / d.ne[2];
   const int end = d.ne[1];
-  planes_t weights = row_of_planes((bytes_t)pw, &w, 0, i2 / (d.ne[2] / w.ne[2]),
-                                   i3 / (d.ne[3] / w.ne[3]));
+  planes_t weights =
+      row_of_planes((bytes_t)pw, &w, 0, i2 / (d.ne[2] / w.ne[2]), i3 / (d.ne[3] / w.ne[3]));
   planes_t columns = columns_of((bytes_t)px, &x, (long)matrix * x.ne[1]);
 #endif
   FILL_TABLE(item, SIDE * SIDE);
@@ -73,7 +73,8 @@ __kernel void gemm(const __global uint4* pw, tensor_t w, const __global uint4* p
       const int s = i / (2 * TILE), k = i % TILE, u = u0 + s;
       if (u >= n) continue;
       if (i / TILE % 2 == 0) {
-        unit_t unit = codes(weights, weights.first + (long)min(row0 + k, d.ne[0] - 1) * n + u TABLE);
+        unit_t unit =
+            codes(weights, weights.first + (long)min(row0 + k, d.ne[0] - 1) * n + u TABLE);
         __local uint* to = wt + s * W_WORDS * TILE + k;
         PUT_CODES(to, unit.lo, unit.hi)
         to[8 * TILE] = as_uint(unit.d0);

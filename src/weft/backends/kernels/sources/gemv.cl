@@ -1,12 +1,12 @@
-/* Weights in planes by a few columns of activations as bytes (activations.h). Built for the format of
-   the weights, for the LANES items that share ROWS rows, and for COLS columns.
+/* Weights in planes by a few columns of activations as bytes (activations.h). Built for the format
+   of the weights, for the LANES items that share ROWS rows, and for COLS columns.
 
-   A lane loads whole units: neighbouring lanes read neighbouring words of 16 bytes. Lane l adds units
-   l, l + LANES, ... in that order, then lanes are added in pairs that are LANES / 2, ..., 2 and 1
-   apart. So a result does not depend on how many columns or rows there are. */
+   A lane loads whole units: neighbouring lanes read neighbouring words of 16 bytes. Lane l adds
+   units l, l + LANES, ... in that order, then lanes are added in pairs that are LANES / 2, ..., 2
+   and 1 apart. So a result does not depend on how many columns or rows there are. */
 
-/* Leaves the products of rows `row`, ... and columns from `x.first` on in `tmp`, result r * COLS + c
-   at place (r * COLS + c) * items of the first lane's. Rows and columns behind the end are those
+/* Leaves the products of rows `row`, ... and columns from `x.first` on in `tmp`, result r * COLS +
+   c at place (r * COLS + c) * items of the first lane's. Rows and columns behind the end are those
    before it again. */
 static inline void multiply(planes_t w, int row, int rows, planes_t x, int columns, int n,
                             __local float* tmp TABLE_PARAM) {
@@ -52,19 +52,20 @@ static inline void multiply(planes_t w, int row, int rows, planes_t x, int colum
 
 /* Grid (rows / ROWS * LANES, columns / COLS, ne2 * ne3). With ADDED, `total` gets the results plus
    `other`, too. */
+#ifdef ADDED
+#define FOR_TOTAL , bytes_t po, tensor_t other, __global uchar *pt, tensor_t total
+#else
+#define FOR_TOTAL
+#endif
 __kernel void gemv(const __global uint4* pw, tensor_t w, const __global uint4* px, tensor_t x,
                    bytes_t pb, tensor_t bias, __global uchar* pd, tensor_t d, int has_bias,
-                   LOCAL(float) tmp KERNEL_TABLE
-#ifdef ADDED
-                   , bytes_t po, tensor_t other, __global uchar* pt, tensor_t total
-#endif
-) {
+                   LOCAL(float) tmp KERNEL_TABLE FOR_TOTAL) {
   const int l = ITEM, lane = l % LANES, items = get_local_size(0);
   const int row = ITEM_OF_GRID / LANES * ROWS, column = get_global_id(1) * COLS;
   const int matrix = get_global_id(2), i2 = matrix % d.ne[2], i3 = matrix / d.ne[2];
   FILL_TABLE(l, items);
-  planes_t weights = row_of_planes((bytes_t)pw, &w, 0, i2 / (d.ne[2] / w.ne[2]),
-                                   i3 / (d.ne[3] / w.ne[3]));
+  planes_t weights =
+      row_of_planes((bytes_t)pw, &w, 0, i2 / (d.ne[2] / w.ne[2]), i3 / (d.ne[3] / w.ne[3]));
   planes_t columns = columns_of((bytes_t)px, &x, (long)matrix * x.ne[1] + column);
   multiply(weights, row, d.ne[0], columns, d.ne[1] - column, w.ne[0] / 32, tmp TABLE);
   for (int k = lane; k < ROWS * COLS; k += LANES) {

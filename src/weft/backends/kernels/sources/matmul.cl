@@ -1,7 +1,7 @@
 /* Products of rows of weights with columns of activations. Built for a format of the weights (W;
-   with PLANES, one of planes.h) and of the activations (X). Both are decoded unit by unit. Where all
-   rows of weights or of activations begin at multiples of 16 bytes (W_ALIGNED, X_ALIGNED), a load may
-   have 16 bytes. */
+   with PLANES, one of planes.h) and of the activations (X). Both are decoded unit by unit. Where
+   all rows of weights or of activations begin at multiples of 16 bytes (W_ALIGNED, X_ALIGNED), a
+   load may have 16 bytes. */
 
 #ifdef W_ALIGNED
 #define OF_WEIGHTS const __global uint4*
@@ -42,8 +42,9 @@ static inline float rest(bytes_t w, int wtype, long wnb, bytes_t x, int xtype, l
 #endif
 
 /* LANES items compute COLS columns of a row; grid (rows * LANES, columns / COLS, ne2 * ne3). */
-__kernel void columns(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pb, tensor_t bias,
-                      __global uchar* pd, tensor_t d, int has_bias, LOCAL(float) tmp) {
+__kernel void columns(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pb,
+                      tensor_t bias, __global uchar* pd, tensor_t d, int has_bias,
+                      LOCAL(float) tmp) {
   const int lane = ITEM % LANES, row = ITEM_OF_GRID / LANES;
   const int first = get_global_id(1) * COLS;
   const int i2 = get_global_id(2) % d.ne[2], i3 = get_global_id(2) / d.ne[2];
@@ -78,9 +79,9 @@ __kernel void columns(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, 
 
 /* Each slot of a token has a column and an expert; w has the experts from `of_w` on, of n_experts,
    and results of others are left as they are. Grid (rows * LANES, slots, tokens). */
-__kernel void experts(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pi, tensor_t ids,
-                      __global uchar* pd, tensor_t d, int of_w, int n_experts, __global int* fault,
-                      int step, LOCAL(float) tmp) {
+__kernel void experts(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pi,
+                      tensor_t ids, __global uchar* pd, tensor_t d, int of_w, int n_experts,
+                      __global int* fault, int step, LOCAL(float) tmp) {
   const int lane = ITEM % LANES, row = ITEM_OF_GRID / LANES;
   const int slot = get_global_id(1), token = get_global_id(2);
   const long expert =
@@ -98,16 +99,15 @@ __kernel void experts(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, 
   float sum = TOTAL(acc);
   if (n % 32) sum += rest(wr, w.type, w.nb[0], xc, x.type, x.nb[0], n, lane, LANES);
   sum = sum_over(sum, LANES, tmp);
-  if (lane == 0 && row < d.ne[0] && is_here)
-    store(pd + at4(&d, row, slot, token, 0), d.type, sum);
+  if (lane == 0 && row < d.ne[0] && is_here) store(pd + at4(&d, row, slot, token, 0), d.type, sum);
 }
 
 #ifdef TILE
 /* A group of (TILE / 4)^2 items computes TILE x TILE results, each item 4 x 4 of them. Units of
    weights and activations are decoded once per group into local memory. Grid (rows / 4, columns /
    4, ne2 * ne3). */
-__kernel void tiles(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pb, tensor_t bias,
-                    __global uchar* pd, tensor_t d, int has_bias, LOCAL(float) wt,
+__kernel void tiles(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, bytes_t pb,
+                    tensor_t bias, __global uchar* pd, tensor_t d, int has_bias, LOCAL(float) wt,
                     LOCAL(float) xt) {
   const int tx = get_local_id(0), ty = get_local_id(1);
   const int item = ty * (TILE / 4) + tx, n_items = (TILE / 4) * (TILE / 4);
@@ -122,8 +122,8 @@ __kernel void tiles(OF_WEIGHTS pw, tensor_t w, OF_ACTIVATIONS px, tensor_t x, by
       __local float* to = of_x ? xt : wt;
       float16 lo = 0.0f, hi = 0.0f;
       bytes_t xc = (bytes_t)px + at4(&x, 0, min(col0 + k, d.ne[1] - 1), i2, i3);
-      weights_t wr = WEIGHTS_ROW((bytes_t)pw, &w, min(row0 + k, d.ne[0] - 1), i2 / (d.ne[2] / w.ne[2]),
-                                 i3 / (d.ne[3] / w.ne[3]));
+      weights_t wr = WEIGHTS_ROW((bytes_t)pw, &w, min(row0 + k, d.ne[0] - 1),
+                                 i2 / (d.ne[2] / w.ne[2]), i3 / (d.ne[3] / w.ne[3]));
       float v[32];
       if (n == 32) {
         if (of_x)

@@ -30,13 +30,14 @@ __kernel void norm(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int k
 /* NORM or RMS_NORM of x, or of x + addend, times a row of weights, plus an optional row of biases.
    For a source that is absent, the arguments are those of x. With TO_ and a form (activations.h),
    results are there as bytes, too. */
+#ifdef TO_BYTES
+#define FOR_BYTES , __global uchar *to, LOCAL(uint) codes
+#else
+#define FOR_BYTES
+#endif
 __kernel void norm_scale(bytes_t ps, tensor_t s, bytes_t pw, tensor_t w, bytes_t pb, tensor_t b,
                          bytes_t pa, tensor_t a, __global uchar* pd, tensor_t d, int kind,
-                         int has_bias, int has_addend, float eps, LOCAL(float) tmp
-#ifdef TO_BYTES
-                         , __global uchar* to, LOCAL(uint) codes
-#endif
-) {
+                         int has_bias, int has_addend, float eps, LOCAL(float) tmp FOR_BYTES) {
   ROW bytes_t add = pa + at4(&a, 0, i1, i2, i3);
   __global uchar* out = pd + at4(&d, 0, i1, i2, i3);
 #define VALUE(i) \

@@ -1,6 +1,6 @@
-/* The places of elements in order along an axis: equals keep their order, a NaN is the largest. Where
-   indices are i32, it is the last, also when descending. An order is that of pairs (what an element
-   sorts by, its place), of which no two are equal, so that all ways to sort give the same.
+/* The places of elements in order along an axis: equals keep their order, a NaN is the largest.
+   Where indices are i32, it is the last, also when descending. An order is that of pairs (what an
+   element sorts by, its place), of which no two are equal, so that all ways to sort give the same.
 
    Lines of few elements count (`by_counting`). Others are sorted in runs in local memory (`runs`),
    which are merged in pairs (`merge`) until the last merge, or the only run, is the result. */
@@ -42,10 +42,10 @@ __kernel void by_counting(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d
   store_whole(pd + at4(&d, i0, i1, i2, i3) + (place - mine) * d.nb[axis], d.type, mine);
 }
 
-/* Sorts runs of `size` elements, a power of two and twice the items of a group, by exchanges of pairs
-   (Batcher's bitonic sort). Grid (runs of a line, lines). The order goes to `to`, or, where a line
-   has one run, to the result. Places behind the end of a line have the largest keys and the last
-   places. */
+/* Sorts runs of `size` elements, a power of two and twice the items of a group, by exchanges of
+   pairs (Batcher's bitonic sort). Grid (runs of a line, lines). The order goes to `to`, or, where a
+   line has one run, to the result. Places behind the end of a line have the largest keys and the
+   last places. */
 __kernel void runs(bytes_t ps, tensor_t s, __global int* to, __global uchar* pd, tensor_t d,
                    int axis, int descending, int size, int is_last, LOCAL(long) keys,
                    LOCAL(int) places) {
@@ -88,8 +88,8 @@ __kernel void runs(bytes_t ps, tensor_t s, __global int* to, __global uchar* pd,
   }
 }
 
-/* Merges runs of `size` elements in pairs: an element's place is its place in its run and the number
-   of elements of the other run that come before it. Grid (elements of a line, lines). */
+/* Merges runs of `size` elements in pairs: an element's place is its place in its run and the
+   number of elements of the other run that come before it. Grid (elements of a line, lines). */
 __kernel void merge(bytes_t ps, tensor_t s, const __global int* from, __global int* to,
                     __global uchar* pd, tensor_t d, int axis, int descending, int size,
                     int is_last) {

@@ -179,8 +179,8 @@ __kernel void cumulate(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, i
   }
 }
 
-/* where the largest (or smallest) so far is along an axis: the later of equals, and from a NaN on the
-   last one; an item a line */
+/* where the largest (or smallest) so far is along an axis: the later of equals, and from a NaN on
+   the last one; an item a line */
 __kernel void cumulate_arg(bytes_t ps, tensor_t s, __global uchar* pd, tensor_t d, int smallest,
                            int axis, long n_lines) {
   const long which = get_global_id(0);

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.backends.webgpu.translation.function import Function
-from weft.backends.webgpu.translation.source import Source
+from weft.backends.webgpu.translation.source import STORED, Source
 from weft.backends.webgpu.translation.types import LETTERS, TranslationError, Type, wgsl
 
 
@@ -17,6 +17,7 @@ def translate(
     local_bytes: int,
     *,
     wide: bool = False,
+    stored: Mapping[str, int] | None = None,
 ) -> str:
     """A kernel of a file as a module of WGSL with the function `main`.
 
@@ -27,8 +28,12 @@ def translate(
     too, since only this device cuts that dimension. With `wide`, numbers of 64 bits are computed as
     such; otherwise numbers in buffers become the nearest number of 32 bits.
 
+    `stored` has the names of constant arrays of unsigned numbers that the source uses and does not
+    declare, with the word at which each begins in the last binding, behind the buffers.
+
     Raises TranslationError for what is not known, with file and line."""
-    return Translation(source, defines, tuple(group), wide=wide).kernel(kernel, local_bytes)
+    translation = Translation(source, defines, tuple(group), wide=wide, stored=stored or {})
+    return translation.kernel(kernel, local_bytes)
 
 
 _SUBGROUPS = ("subgroup_id", "subgroup_invocation_id", "subgroup_size", "num_subgroups")
@@ -39,9 +44,15 @@ class Translation(Source):
     """Translates a kernel and the functions that it calls."""
 
     def __init__(
-        self, source: str, defines: Sequence[str], group: tuple[int, ...], *, wide: bool
+        self,
+        source: str,
+        defines: Sequence[str],
+        group: tuple[int, ...],
+        *,
+        wide: bool,
+        stored: Mapping[str, int],
     ) -> None:
-        super().__init__(source, defines, group, wide=wide)
+        super().__init__(source, defines, group, wide=wide, stored=stored)
         self._translated: dict[tuple[str, tuple[Type, ...]], tuple[str, Type]] = {}
         self._code: list[str] = []
 
@@ -78,7 +89,8 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>,
 }}"""
         parts = [
             "@group(0) @binding(0) var<storage, read> arguments: array<u32>;",
-            *(self._buffer(i) for i in range(n)),
+            *(self._buffer(f"b{i}", i + 1) for i in range(n)),
+            *([self._buffer(STORED, n + 1)] if self.stored else []),
             "var<private> infinite_bits: u32 = 0x7f800000u;",
             *(f"var<private> {name}_id: vec3<u32>;" for name in ("local", "group", "global")),
             *(
@@ -102,21 +114,20 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>,
             parts.append(f"struct {struct.name} {{ {fields} }}")
         return "\n".join([*parts, *self.helpers.values(), *self._code, main])
 
-    def _buffer(self, i: int) -> str:
+    def _buffer(self, b: str, binding: int) -> str:
         """A buffer with the functions that read and write its words. Where parts of words are
         written, words are atomic: items write to the same one."""
-        b = f"b{i}"
-        binding = f"@group(0) @binding({i + 1}) var<storage, read_write> {b}"
+        declared = f"@group(0) @binding({binding}) var<storage, read_write> {b}"
         if b in self.quads:
             return "\n".join(
-                (f"{binding}: array<vec4<u32>>;", _get(b, f"{b}[w >> 2u][w & 3]"), _word(b))
+                (f"{declared}: array<vec4<u32>>;", _get(b, f"{b}[w >> 2u][w & 3]"), _word(b))
             )
         atomic = b in self.bytewise
         word = "atomic<u32>" if atomic else "u32"
         get = f"atomicLoad(&{b}[w])" if atomic else f"{b}[w]"
         put = f"atomicStore(&{b}[w], v)" if atomic else f"{b}[w] = v"
         lines = [
-            f"{binding}: array<{word}>;",
+            f"{declared}: array<{word}>;",
             _get(b, get),
             f"fn {b}_put(w: i32, v: u32) {{ {put}; }}",
             _word(b),

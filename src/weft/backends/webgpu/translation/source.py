@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.backends.webgpu.translation.helpers import HELPERS
@@ -39,12 +39,21 @@ _PRELUDE = "".join(
 )
 _VECTOR = re.compile(rf"({'|'.join(_SCALARS)})({'|'.join(map(str, WIDTHS))})")
 
+STORED = "stored"
+"""The name of the buffer of constant arrays."""
+
 
 class Source:
     """The functions, types and constants of a source, and the parts of the module so far."""
 
     def __init__(
-        self, source: str, defines: Sequence[str], group: tuple[int, ...], *, wide: bool
+        self,
+        source: str,
+        defines: Sequence[str],
+        group: tuple[int, ...],
+        *,
+        wide: bool,
+        stored: Mapping[str, int],
     ) -> None:
         from pycparser import c_ast, c_parser
 
@@ -55,6 +64,8 @@ class Source:
             raise TranslationError(str(error)) from None
         self.group = (*group, 1, 1)[:3]
         self.wide = wide
+        self.stored = stored
+        """The first word of each constant array that is in a buffer."""
         self.functions: dict[str, Any] = {}
         self.constants: dict[str, int] = {}
         self._tables: dict[str, Any] = {}
@@ -159,9 +170,12 @@ class Source:
         return struct
 
     def table(self, name: str) -> Value | None:
-        """A constant of the source, or an array of them; None for another name."""
+        """A constant of the source, an array of them, or a pointer to one in a buffer; None for
+        another name."""
         if name in self.constants:
             return Value(literal(self.constants[name], "i32"), Number("int"))
+        if name in self.stored:
+            return Value(f"{4 * self.stored[name]}i", Pointer(Number("uint"), STORED))
         node = self._tables.get(name)
         if node is None:
             return None

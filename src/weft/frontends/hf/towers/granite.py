@@ -9,8 +9,8 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.llama import granite_streams
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.towers.conformers import QFORMER
 from weft.frontends.hf.towers.family import SIGLIP, TowerFamily, part_of, vision_keys
-from weft.frontends.hf.towers.sounds import QFORMER
 from weft.frontends.hf.towers.square import grid_pinpoints
 from weft.frontends.hf.values import Values
 

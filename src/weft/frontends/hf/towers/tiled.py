@@ -10,7 +10,7 @@ import numpy as np
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers import sounds
+from weft.frontends.hf.towers import conformers
 from weft.frontends.hf.towers.family import (
     SIGLIP,
     TowerFamily,
@@ -131,7 +131,7 @@ _NAMES = {
     "layer_scalar": "out_scale.weight",
     **{f"{name}.linear": file for name, file in _MATRICES.items()},
     **{f"{name}.{end}": f"{file}.{end}" 
-       for name, file in _MATRICES.items() for end in sounds.BOUNDS},
+       for name, file in _MATRICES.items() for end in conformers.BOUNDS},
 }  # fmt: skip
 
 
@@ -214,8 +214,8 @@ FAMILIES = {
     "Gemma4ForConditionalGeneration": both(TowerFamily(
         _keys, ("vision_tower.", "embed_vision."), {"vision_tower.encoder.layers": "v.blk"}, _NAMES,
         _change,
-    ), sounds.GEMMA4),
+    ), conformers.GEMMA4),
     "Gemma4UnifiedForConditionalGeneration": both(TowerFamily(
         _unified_keys, ("vision_embedder.", "embed_vision."), {}, _UNIFIED_NAMES, _unified_change,
-    ), sounds.GEMMA4_UNIFIED),
+    ), conformers.GEMMA4_UNIFIED),
 }  # fmt: skip
