@@ -250,8 +250,10 @@ def test_the_table_has_the_columns_that_vary(path: Path) -> None:
     few = ("bench", path, "-p", "4", "-n", "0", *ONCE)
     head = done(*few).stdout.splitlines()[0]
     assert head.replace(" ", "") == "|model|size|params|backend|threads|test|t/s|"
-    head = done(*few, "-ub", "2,4", "-ctk", "f32", "-d", "2").stdout.splitlines()[0]
+    varied = done(*few[:-2], "-ub", "2,4", "-ctk", "f32", "-d", "2")
+    head = varied.stdout.splitlines()[0]
     assert head.replace(" ", "") == "|model|size|params|backend|threads|n_ubatch|type_k|test|t/s|"
+    assert "the usual options (n_ubatch, type_k)" in varied.stderr  # threads were not given
 
 
 def test_a_report_begins_with_the_speeds(path: Path, tmp_path: Path) -> None:

@@ -256,9 +256,10 @@ def _keep(
     """Keeps the speeds for `weft explain`; returns sentences about what is not kept, and why."""
     if columns == ["n_threads"]:
         return keep_speeds(models, load[0].typed, series.rows)
+    given = [c for c in columns if c != "n_threads" or any(one.typed.get(c) for one in load)]
     return [
         "these speeds are not kept for `weft explain`: they are not those of the usual options "
-        f"({', '.join(columns)})"
+        f"({', '.join(given)})"
     ]
 
 
