@@ -62,9 +62,7 @@ class _Framing(h11.Connection):
         if isinstance(event, h11.Request):
             self._n_chunks = self._n_bytes = 0
             n_head = len(event.target) + sum(len(k) + len(v) for k, v in event.headers)
-            if (
-                n_head > _MOST_HEAD
-            ):  # in one piece; h11 bounds those that are not whole
+            if n_head > _MOST_HEAD:  # in one piece; h11 bounds those that are not whole
                 raise _RefusedError(
                     f"the head of the request has {n_head} bytes; it may have {_MOST_HEAD}"
                 )
