@@ -70,8 +70,7 @@ def join(address: str = "auto", what: str = "--ray") -> str:
                 ) from None
         else:
             return f"the Ray cluster at {ray.get_runtime_context().gcs_address}, {_sizes()}"
-    # its services listen on all networks: whoever has no token is refused (Ray 2.52 and later)
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    _ask_for_a_token(ray)
     try:
         ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
     except (ConnectionError, RuntimeError) as error:  # a busy machine, among others
@@ -114,6 +113,15 @@ def cpus_each(least: int, most: int, each: int | None = None) -> int:
 def _room(cpus: list[int], each: int) -> int:
     """The replicas that machines of these CPUs can hold."""
     return sum(n // each for n in cpus)
+
+
+def _ask_for_a_token(ray: Any) -> None:
+    """Lets a cluster that is started here refuse whoever has no token (Ray 2.52 and later), since
+    its services listen on all networks. A user who set RAY_AUTH_MODE has chosen."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    ray._raylet.Config.initialize("")  # this process has read the mode when ray was imported
 
 
 def _require_answer(address: str) -> None:
