@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,18 @@ def test_what_is_typed_wrongly(
     ended = weft(command, DEMO, *files, *options)
     assert ended.returncode in (1, 2)
     assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_a_cluster_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*_: object, **__: object) -> None:
+        raise RuntimeError("Timed out waiting for a file\nmore")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(ray_cluster, "import_ray", lambda what: ray)
+    monkeypatch.setattr(ray_cluster, "_keep_stdout", lambda ray: None)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(DeviceError, match=r"can be started on this machine \(Timed .* a file\)"):
+        ray_cluster.join("local")
 
 
 def test_a_model_may_follow_the_option_without_an_address(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,20 @@ class StandIn:
 
     def __init__(self) -> None:
         self.modes: list[str | None] = []
+        self.read: list[str | None] = []
+        """The mode whenever Ray's settings are read again."""
+        config = SimpleNamespace(initialize=lambda _: self.read.append(_mode()))
+        self._raylet = SimpleNamespace(Config=config)
 
     def is_initialized(self) -> bool:
         return False
 
     def init(self, *_: Any, **__: Any) -> None:
-        self.modes.append(os.environ.get("RAY_AUTH_MODE"))
+        self.modes.append(_mode())
+
+
+def _mode() -> str | None:
+    return os.environ.get("RAY_AUTH_MODE")
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, "token"), ("disabled", "disabled")])
@@ -37,3 +46,4 @@ def test_services_ask_for_a_token(
         os.environ["RAY_AUTH_MODE"] = given
     ray_cluster.join("local", "a test")
     assert ray.modes == [used]
+    assert ray.read == ([] if given else ["token"])

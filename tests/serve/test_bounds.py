@@ -209,6 +209,15 @@ def test_a_body_whose_end_is_told_twice(server: Server) -> None:
     served(server)
 
 
+def test_a_large_head(server: Server) -> None:
+    """In one piece, or without an end."""
+    line = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
+    assert sent(server, line + b"a" * 60_000 + b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert b"may have 65536" in sent(server, line + b"a" * 70_000 + b"\r\n\r\n")
+    assert sent(server, line + b"a" * 300_000).startswith(b"HTTP/1.1 400 ")
+    served(server)
+
+
 # ---- pages of other sites ----
 
 

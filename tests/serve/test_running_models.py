@@ -35,6 +35,8 @@ def test_the_only_model_stays(tmp_path: Path) -> None:
         for name in (line.split()[0], f"{line.split()[0]}:latest"):
             kept = weft("stop", name, *url)
             assert kept.returncode == 1 and "serves this model alone" in kept.stderr
+        other = weft("stop", "nope", *url)
+        assert other.returncode == 1 and "has not loaded nope; weft ps shows " in other.stderr
         refused = weft("ps", "--url", server.url)
         assert refused.returncode == 1 and "answers 401" in refused.stderr
     gone = weft("ps", "--url", server.url)

@@ -46,8 +46,8 @@ def join(address: str = "auto", what: str = "--ray") -> str:
     `RAY_ADDRESS` names, or else a new one of this machine alone; `local` is always a new one. A
     process that is in a cluster stays in it. Returns a description of the cluster for people.
 
-    Raises ContextError for a malformed address, DeviceError if nobody answers there, and WeftError
-    if the extra is missing."""
+    Raises ContextError for a malformed address, DeviceError if nobody answers there or no cluster
+    can be started, and WeftError if the extra is missing."""
     ray = import_ray(what)
     if ray.is_initialized():
         return f"the Ray cluster of this process, {_sizes()}"
@@ -70,9 +70,14 @@ def join(address: str = "auto", what: str = "--ray") -> str:
                 ) from None
         else:
             return f"the Ray cluster at {ray.get_runtime_context().gcs_address}, {_sizes()}"
-    # its services listen on all networks: whoever has no token is refused (Ray 2.52 and later)
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
+    _ask_for_a_token(ray)
+    try:
+        ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
+    except (ConnectionError, RuntimeError) as error:  # a busy machine, among others
+        raise DeviceError(
+            f"--ray: no Ray cluster can be started on this machine ({_first_line(error)}); try "
+            "again, or start one with `ray start --head`"
+        ) from None
     found = "" if address == "local" else "no Ray cluster runs here, so "
     return f"{found}a Ray cluster was started on this machine, {_sizes()}"
 
@@ -108,6 +113,15 @@ def cpus_each(least: int, most: int, each: int | None = None) -> int:
 def _room(cpus: list[int], each: int) -> int:
     """The replicas that machines of these CPUs can hold."""
     return sum(n // each for n in cpus)
+
+
+def _ask_for_a_token(ray: Any) -> None:
+    """Lets a cluster that is started here refuse whoever has no token (Ray 2.52 and later), since
+    its services listen on all networks. A user who set RAY_AUTH_MODE has chosen."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    ray._raylet.Config.initialize("")  # this process has read the mode when ray was imported
 
 
 def _require_answer(address: str) -> None:

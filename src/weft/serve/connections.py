@@ -51,8 +51,8 @@ class _RefusedError(Exception):
 
 
 class _Framing(h11.Connection):
-    """The parser of a connection, which refuses bodies that take long to parse, and requests that
-    say twice where they end."""
+    """The parser of a connection, which refuses large heads, bodies that take long to parse, and
+    requests that say twice where they end."""
 
     _n_chunks = _n_bytes = 0
 
@@ -61,6 +61,11 @@ class _Framing(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._n_chunks = self._n_bytes = 0
+            n_head = len(event.target) + sum(len(k) + len(v) for k, v in event.headers)
+            if n_head > _MOST_HEAD:  # in one piece; h11 bounds those that are not whole
+                raise _RefusedError(
+                    f"the head of the request has {n_head} bytes; it may have {_MOST_HEAD}"
+                )
             names = {name for name, _ in event.headers}
             if {b"transfer-encoding", b"content-length"} <= names:
                 raise _RefusedError(
