@@ -7,8 +7,9 @@ from pathlib import Path
 
 
 def processor_limit(root: Path = Path("/")) -> int | None:
-    """The processors' worth of time that the groups grant, in whole processors, rounded up; None
-    without a limit. It says how many threads compute at once without being held up."""
+    """The time that the groups grant, as a number of processors, rounded up (None: no limit).
+
+    More threads than these would wait for each other."""
     limits = [n for folder in group_folders("cpu", root) if (n := _quota(folder)) is not None]
     return min(limits, default=None)
 
@@ -31,7 +32,7 @@ def group_folders(controller: str, root: Path = Path("/")) -> Iterator[Path]:
 
 
 def read_text(path: Path) -> str:
-    """What a file of the kernel says; empty if it is not there."""
+    """The text of a file, or an empty one if it cannot be read."""
     try:
         return path.read_text()
     except OSError:
