@@ -32,9 +32,7 @@ def open_database(
     Raises FormatError if the file cannot be opened, is something else or damaged, or is newer."""
     path = Path(path)
     try:
-        # only a new file: closing one that is in use would drop SQLite's locks of this process
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        _create(path)
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -51,6 +49,25 @@ def open_database(
         connection.close()
         raise
     return connection
+
+
+def _create(path: Path) -> None:
+    """Makes an empty file for its owner alone, unless there is one: closing a file that is in use
+    would drop SQLite's locks of this process.
+
+    What root makes belongs to the owner of the folder, whose server has to open it; SQLite gives
+    the files beside it the same owner. Raises OSError."""
+    try:
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        return
+    try:
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            folder = path.parent.stat()
+            with suppress(PermissionError):  # root of a container may lack this right
+                os.fchown(file, folder.st_uid, folder.st_gid)
+    finally:
+        os.close(file)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,44 @@ def test_the_command_of_the_compose_file_serves(tmp_path: Path) -> None:
         assert server.call("GET", "/v1/models")[0] == 200
         assert server.call("GET", "/v1/models", Authorization="Bearer wrong")[0] == 401
     assert {each.name for each in tmp_path.iterdir()} == {"models", "secrets", "data"}
+
+
+def test_the_image_is_built_from_what_a_build_reads_alone() -> None:
+    """Keys, models and caches of a checkout never reach the image."""
+    rows = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [row for row in rows if row and not row.startswith("#")]
+    kept = {rule[1:] for rule in rules if rule.startswith("!")}
+    assert rules[0] == "*" and {"**/__pycache__", "**/*.so"} < set(rules[-2:] + rules[:1])
+    assert all((ROOT / name).exists() for name in kept)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    read = [project["project"]["readme"], *project["project"]["license-files"]]
+    read += project["tool"]["scikit-build"]["wheel"]["packages"]
+    read += re.findall(r"add_subdirectory\((\w+)\)", (ROOT / "CMakeLists.txt").read_text())
+    assert kept == {Path(name).parts[0] for name in read} | {"CMakeLists.txt", "pyproject.toml"}
+
+
+def test_who_stops_the_server_waits_for_its_grace() -> None:
+    """A container engine or systemd kills later than the server ends itself."""
+    told = weft("serve", "--help").stdout
+    grace = float(re.search(r"--grace .*?\[default: ([\d.]+)", told, re.DOTALL)[1])  # type: ignore[index]
+    given = [
+        re.search(pattern, (FOLDER / name).read_text())[1]  # type: ignore[index]
+        for name, pattern in (
+            ("Containerfile", r"--stop-timeout (\d+)"),
+            ("compose.yaml", r"stop_grace_period: (\d+)s"),
+            ("weft.service", r"TimeoutStopSec=(\d+)"),
+        )
+    ]
+    assert all(int(seconds) > grace for seconds in given)
+
+
+def test_the_unit_has_folders_for_all_that_is_written() -> None:
+    unit = dict(re.findall(r"^(\w+)=(.*)$", (FOLDER / "weft.service").read_text(), re.MULTILINE))
+    variables = dict(word.split("=") for word in unit["Environment"].split())
+    assert variables["WEFT_CACHE"] == f"%C/{unit['CacheDirectory']}"
+    assert variables["HF_HOME"].startswith(variables["WEFT_CACHE"] + "/")
+    # what the command line got wrong is wrong at the next start, too
+    assert unit["RestartPreventExitStatus"] == "2" == str(weft("serve", "--no-such").returncode)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")

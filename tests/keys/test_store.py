@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -36,6 +37,21 @@ def test_a_secret_is_nowhere_in_the_file(file: Path, store: KeyStore) -> None:
     data = b"".join(path.read_bytes() for path in file.parent.iterdir())
     assert b"ann" in data and secret[13:].encode() not in data
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not hasattr(os, "fchown"), reason="files have no owner by number here")
+def test_what_root_makes_belongs_to_the_owner_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`weft keys add` of root beside a server that runs as another user."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda file, user, group: given.append((user, group)))
+    folder = tmp_path.stat()
+    for user, owners in ((1234, []), (0, [(folder.st_uid, folder.st_gid)])):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        for _ in range(2):  # a file that is there keeps its owner
+            KeyStore(tmp_path / f"of-{user}.db").close()
+        assert given == owners
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "a/b", "ü\n"])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.cpu.record import processor_name
+from weft.control_group import processor_limit
 from weft.errors import FormatError
 from weft.file_lock import locked
 from weft.files import read_json, write_text
@@ -65,12 +66,13 @@ def tuned_file() -> Path:
 
 
 def machine_name() -> str:
-    """The processor, the number of processors that this process may use, and a target that
-    WEFT_TARGET names."""
+    """The processor, the number of processors that this process may use, at most as many as its
+    control group grants, and a target that WEFT_TARGET names."""
     try:
         n = len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         n = os.cpu_count() or 1
+    n = min(n, processor_limit() or n)
     return f"{processor_name()}, {n} processors" + (f", {FLAGS.target}" if FLAGS.target else "")
 
 

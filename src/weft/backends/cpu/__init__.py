@@ -3,14 +3,13 @@
 from weft.backends.cpu.backend import (
     OPTIONS,
     CpuBackend,
-    default_threads,
     describe,
     host_buffer_type,
     make,
 )
 from weft.backends.cpu.experts import ExpertPolicy, ExpertStats
 from weft.backends.cpu.peaks import Peaks, measure_peaks
-from weft.backends.cpu.threads import Numa, Priority, ThreadOptions
+from weft.backends.cpu.threads import Numa, Priority, ThreadOptions, default_threads
 
 __all__ = [
     "OPTIONS",

@@ -35,7 +35,7 @@ from weft.backends.cpu.repack import (
     is_ternary,
 )
 from weft.backends.cpu.ternary import choose_method
-from weft.backends.cpu.threads import ThreadOptions
+from weft.backends.cpu.threads import ThreadOptions, default_threads
 from weft.backends.memory import BufferType, HostMemory, Memory, WeightBufferType
 from weft.backends.registry import BackendInfo
 from weft.dtype import DTYPES, DType, dtype_from_id
@@ -103,11 +103,6 @@ _HOST = HostBufferType()
 def host_buffer_type() -> BufferType:
     """The one buffer type of host memory; weights and caches that CPU kernels read live in it."""
     return _HOST
-
-
-def default_threads() -> int:
-    """The number of physical cores among the processors that this process may use."""
-    return int(_native.usable_cores())
 
 
 class CpuBackend(BackendBase):

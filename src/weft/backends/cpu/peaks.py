@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.cpu.backend import default_threads
 from weft.backends.cpu.record import best_target
+from weft.backends.cpu.threads import default_threads
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.native import _native

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
+from weft.control_group import processor_limit
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.native import _native
@@ -19,6 +20,13 @@ Numa = Literal["distribute", "isolate", "numactl"]
 _MOST = 1024
 
 
+def default_threads() -> int:
+    """The number of physical cores among the processors that this process may use; fewer where its
+    control group grants the time of fewer processors."""
+    cores = int(_native.usable_cores())
+    return min(cores, processor_limit() or cores)
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadOptions:
     """Threads of the cpu device. Every default suits a machine that runs nothing else.
@@ -27,7 +35,7 @@ class ThreadOptions:
 
     n_threads: int | None = None
     """Threads for single tokens, the caller's included (default: the physical cores that this
-    process may use, or `WEFT_THREADS`)."""
+    process may use, at most the processors that its control group grants, or `WEFT_THREADS`)."""
     n_threads_batch: int | None = None
     """Threads for more tokens than one (default: `n_threads`)."""
     cpus: tuple[int, ...] | None = None
@@ -72,7 +80,7 @@ class ThreadOptions:
         The default is at most the number of chosen processors."""
         single = self.n_threads
         if single is None:
-            single = FLAGS.threads or int(_native.usable_cores())
+            single = FLAGS.threads or default_threads()
             if self.cpus is not None:
                 single = min(single, len(set(self.cpus)))
         return single, single if self.n_threads_batch is None else self.n_threads_batch

@@ -1,0 +1,49 @@
+"""The limits of the control groups that this process is in, as containers and systemd set them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def processor_limit(root: Path = Path("/")) -> int | None:
+    """The time that the groups grant, as a number of processors, rounded up (None: no limit).
+
+    More threads than these would wait for each other."""
+    limits = [n for folder in group_folders("cpu", root) if (n := _quota(folder)) is not None]
+    return min(limits, default=None)
+
+
+def group_folders(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """The folders in which the limits of a controller ("cpu", "memory") may lie: of the process's
+    own group and of those around it, in both versions of control groups.
+
+    A container may see its own group as the topmost one, whatever /proc calls it; a folder that
+    is not there has no limits."""
+    base = root / "sys/fs/cgroup"
+    for row in read_text(root / "proc/self/cgroup").splitlines():
+        _, names, group = row.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        top = base / names if names else base
+        inner = Path(group.lstrip("/"))
+        yield from (top / part for part in (inner, *inner.parents))
+    yield from (base, base / controller)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, or an empty one if it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _quota(folder: Path) -> int | None:
+    words = read_text(folder / "cpu.max").split()  # version 2: quota and period in microseconds
+    if not words:
+        words = [read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() and int(word) for word in words):
+        return None
+    quota, period = map(int, words)
+    return -(-quota // period)
