@@ -1,5 +1,7 @@
 // HADAMARD multiplies blocks of rows by the orthonormal Hadamard matrix, by butterflies: for each
 // power of two h below the length of a block, x[i] and x[i + h] become their sum and difference.
+#include <utility>
+
 #include "kernels/elements.h"
 #include "kernels/layout.h"
 
@@ -10,16 +12,9 @@ void register_hadamard(KernelTable& table);
 namespace {
 
 // Lane i of the result is lane i ^ h.
-template <int h>
-vf swapped(vf v) {
-  if constexpr (kLanes == 16) {
-    return __builtin_shufflevector(v, v, 0 ^ h, 1 ^ h, 2 ^ h, 3 ^ h, 4 ^ h, 5 ^ h, 6 ^ h, 7 ^ h,
-                                   8 ^ h, 9 ^ h, 10 ^ h, 11 ^ h, 12 ^ h, 13 ^ h, 14 ^ h, 15 ^ h);
-  } else if constexpr (kLanes == 8) {
-    return __builtin_shufflevector(v, v, 0 ^ h, 1 ^ h, 2 ^ h, 3 ^ h, 4 ^ h, 5 ^ h, 6 ^ h, 7 ^ h);
-  } else {
-    return __builtin_shufflevector(v, v, 0 ^ h, 1 ^ h, 2 ^ h, 3 ^ h);
-  }
+template <int h, int... lane>
+vf swapped(vf v, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(v, v, (lane ^ h)...);
 }
 
 // The butterflies of each vector, with the distances h to kLanes / 2.
@@ -29,7 +24,8 @@ void inside(vf (&v)[kVectors]) {
     vf sign;
     for (int i = 0; i < kLanes; ++i) sign[i] = (i & h) != 0 ? -1.0f : 1.0f;
 #pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) v[i] = fma(v[i], sign, swapped<h>(v[i]));
+    for (int i = 0; i < kVectors; ++i)
+      v[i] = fma(v[i], sign, swapped<h>(v[i], std::make_integer_sequence<int, kLanes>()));
     inside<2 * h>(v);
   }
 }
