@@ -133,7 +133,9 @@ def test_codex(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = tmp_path / ".codex"
     folder.mkdir()
     with calling("exec_command", {"cmd": "pwd"}, tmp_path, request) as recorder:
-        (folder / "config.toml").write_text(block("Codex", "toml", recorder.url))
+        config = block("Codex", "toml", recorder.url)
+        assert "model_context_window = 32768" in config
+        (folder / "config.toml").write_text(config.replace("32768", str(N_CTX)))
         words = ["exec", "--strict-config", "--skip-git-repo-check", "--json", "-s", "read-only"]
         said = run([program, *words, ASKED], tmp_path)
     events = [json.loads(line) for line in said.splitlines()]
