@@ -62,7 +62,8 @@ def recorded(url: str, request: pytest.FixtureRequest) -> Iterator[Recorder]:
     assert between.noted, "the client asked for nothing"
     wrong = [(r["path"], r["status"]) for r in between.noted if r["status"] >= 400]
     assert not [w for w in wrong if w[0] not in ("/",)], wrong
-    keep(request.node.name.removeprefix("test_"), between.noted)
+    home = request.getfixturevalue("tmp_path")
+    keep(request.node.name.removeprefix("test_"), between.noted, home)
 
 
 @contextmanager
