@@ -63,7 +63,8 @@ def recorded(url: str, request: pytest.FixtureRequest) -> Iterator[Recorder]:
     wrong = [(r["path"], r["status"]) for r in between.noted if r["status"] >= 400]
     assert not [w for w in wrong if w[0] not in ("/",)], wrong
     home = request.getfixturevalue("tmp_path")
-    keep(request.node.name.removeprefix("test_"), between.noted, home)
+    name = request.node.name.rpartition("[")[2].removesuffix("]").removeprefix("test_")
+    keep(name, between.noted, home)
 
 
 @contextmanager
@@ -110,6 +111,42 @@ def test_llama_index(recorder: Recorder, tmp_path: Path) -> None:
     said = run([python, "-c", block("LlamaIndex", "python", recorder.url)], tmp_path)
     assert "tool_name='add'" in said and said.splitlines()[-1] == "576"
     assert paths(recorder) == {"/v1/chat/completions", "/v1/embeddings"}
+
+
+LIBRARIES = ("openai-agents>=0.24,<1", "pydantic-ai-slim[openai]>=2.38,<3",
+             "instructor>=1.17,<2", "litellm>=1.110,<2")  # fmt: skip
+"""What needs the same version of `openai`."""
+
+
+@pytest.mark.parametrize(
+    ("heading", "path"),
+    [("OpenAI Agents", "/v1/responses"), ("Pydantic AI", "/v1/chat/completions")],
+    ids=["openai-agents", "pydantic-ai"],
+)
+def test_agents_in_python(
+    heading: str, path: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    python = python_with("libraries", *LIBRARIES)
+    with calling("add", {"a": 17, "b": 25}, tmp_path, request) as recorder:
+        said = run([python, "-c", block(heading, "python", recorder.url)], tmp_path)
+    assert said.strip() == ANSWER
+    assert paths(recorder) == {path} and '"42"' in result_of(recorder, path)
+
+
+def test_instructor(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    python = python_with("libraries", *LIBRARIES)
+    with calling("Sum", {"a": 17, "b": 25}, tmp_path, request) as recorder:
+        said = run([python, "-c", block("Instructor", "python", recorder.url)], tmp_path)
+    assert said.strip() == "a=17 b=25"
+
+
+def test_litellm(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    python = python_with("libraries", *LIBRARIES)
+    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    with calling("add", {}, tmp_path, request) as recorder:
+        code = block("LiteLLM", "python", recorder.url)
+        said = run([python, "-c", code], tmp_path, **offline)
+    assert said.split() == [ANSWER, ANSWER]
 
 
 def test_claude(request: pytest.FixtureRequest, tmp_path: Path) -> None:
