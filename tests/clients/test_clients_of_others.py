@@ -57,12 +57,12 @@ def recorder(server: Server, request: pytest.FixtureRequest) -> Iterator[Recorde
 @contextmanager
 def recorded(url: str, request: pytest.FixtureRequest) -> Iterator[Recorder]:
     """A server whose every answer must be one without an error."""
+    home = request.getfixturevalue("tmp_path")
     with Recorder(url) as between:
         yield between
     assert between.noted, "the client asked for nothing"
     wrong = [(r["path"], r["status"]) for r in between.noted if r["status"] >= 400]
     assert not [w for w in wrong if w[0] not in ("/",)], wrong
-    home = request.getfixturevalue("tmp_path")
     name = request.node.name.rpartition("[")[2].removesuffix("]").removeprefix("test_")
     keep(name, between.noted, home)
 
