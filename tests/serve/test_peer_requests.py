@@ -114,7 +114,7 @@ def test_hosted_tools_are_left_out(server: Server) -> None:
     answer = post(server, "/api/chat", body | {"tools": mixed})
     assert answer["ignored"] == "tools.0.web_search, tools.2.custom"
     error = chat(server, 400, tools=mixed[:1], tool_choice="required")["error"]
-    assert "tool_choice needs tools" in error["message"]
+    assert "tool_choice needs tools that are functions" in error["message"]
 
 
 def test_a_namespace_has_a_name(server: Server) -> None:

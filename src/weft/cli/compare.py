@@ -134,6 +134,7 @@ def _models(
             size_text(row.whole.nbytes),
         )  # fmt: skip
     wide().print(table)
+    _warn(rows, rows[0].name)
 
 
 def _caches(model: Model, text: Text, n_ctx: int, options: dict[str, Any], as_json: bool) -> None:
@@ -156,6 +157,7 @@ def _caches(model: Model, text: Text, n_ctx: int, options: dict[str, Any], as_js
     for pair, row in rows:
         table.add_row(*pair, size_text(row.whole.cache), *_figures(row))
     wide().print(table)
+    _warn([row for _, row in rows], "a cache of f32")
 
 
 def _pairs(model: Model) -> list[CacheTypes]:
@@ -181,6 +183,16 @@ def _figures(row: Compared) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _warn(rows: Sequence[Compared], first: str) -> None:
+    """Warns of what is of no use in place of `first`."""
+    for row in rows:
+        if row.why_of_no_use is not None:
+            say(
+                f"warning: {row.name} is of no use in place of {first}: {row.why_of_no_use}",
+                "bold red",
+            )
+
+
 def _about(text: Text) -> str:
     n = len(text.chunks)
     many = "chunk" if n == 1 else "chunks"
@@ -198,6 +210,7 @@ def _json_row(row: Compared, n_ctx: int) -> dict[str, Any]:
         "bits_per_weight": row.bits,
         "memory": row.whole.nbytes,
         "memory_n_ctx": n_ctx,
+        "of_use": row.why_of_no_use is None,
         **row.figures.as_dict(),
     }
 

@@ -127,7 +127,9 @@ def tools_of(body: ChatBody) -> list[dict[str, Any]] | None:
     tools = [_whole(tool) for tool in body.tools or () if tool["type"] == "function"]
     if choice == "none" or not tools:
         if choice not in (None, "none", "auto"):
-            raise ApiError(400, "tool_choice needs tools", "tool_choice")
+            raise ApiError(
+                400, "tool_choice needs tools that are functions; there are none", "tool_choice"
+            )
         return None
     if choice is body.tool_choice:
         return tools

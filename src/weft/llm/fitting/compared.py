@@ -12,7 +12,7 @@ from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.sizes import Whole, plan_to_run, whole_of
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
-from weft.llm.quality.divergence import KLDivergence
+from weft.llm.quality.divergence import KLDivergence, why_of_no_use
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 from weft.schedule import Profile
@@ -31,6 +31,12 @@ class Compared:
     figures: KLDivergence
     whole: Whole
     """The planned memory and time of a context."""
+
+    @property
+    def why_of_no_use(self) -> str | None:
+        """Why this is of no use in place of the first (`divergence.why_of_no_use`); None: it is of
+        use."""
+        return why_of_no_use(self.figures.kl.value, self.figures.same_top.value)
 
 
 def compare_models(

@@ -43,6 +43,7 @@ from weft.llm.fitting.measured import (
 )
 from weft.llm.fitting.sizes import Sizes
 from weft.llm.model import Model
+from weft.llm.quality.divergence import why_of_no_use
 from weft.records import dataclass
 from weft.schedule import Profile
 from weft.tables import size_text
@@ -53,11 +54,6 @@ some ten minutes of a processor that does 3e10 products a second."""
 _MOST_PROBES = 2000
 _MUCH = 0.25
 """Share of the budget above which a cache is a large part of it."""
-MOST_KL = 1.0
-"""Mean divergence, nats, above which a model is of no use: in the mean it takes a token of the
-original to be e times less likely."""
-LEAST_SAME_TOP = 0.5
-"""Share of places with the original's most likely token below which a model is of no use."""
 _N_CURVE = 17
 _N_MIXES = 4
 """Number of named mixes that are measured: the ones of least predicted divergence within the
@@ -101,9 +97,8 @@ class Tried:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether the model says about what the original does: a mean divergence of at most
-        `MOST_KL`, and the same most likely token in at least `LEAST_SAME_TOP` of the places."""
-        return self.kl <= MOST_KL and self.same_top >= LEAST_SAME_TOP
+        """Whether the model says about what the original does (`divergence.why_of_no_use`)."""
+        return why_of_no_use(self.kl, self.same_top) is None
 
 
 @dataclass(slots=True)
@@ -138,13 +133,10 @@ class Fit:
         """A sentence where the best choice is of no use, with the least budget that is; else
         None."""
         best = self.best
-        if best.is_of_use:
+        why = why_of_no_use(best.kl, best.same_top)
+        if why is None:
             return None
-        text = (
-            f"{best.choice.name} is of no use: its mean divergence is {best.kl:.3g} nats (of use: "
-            f"at most {MOST_KL:g}), and its most likely token is the original's in "
-            f"{best.same_top:.2%} of the places (of use: at least {LEAST_SAME_TOP:.0%}); "
-        )
+        text = f"{best.choice.name} is of no use: {why}; "
         if self.least_of_use is None:
             return text + "give a larger budget"
         least = self.least_of_use.choice

@@ -27,6 +27,25 @@ from weft.records import dataclass
 PERCENTILES = (99.9, 99.0, 95.0, 90.0, 75.0, 25.0, 10.0, 5.0, 1.0, 0.1)
 
 
+MOST_KL = 1.0
+"""Mean divergence, nats, above which a model is of no use in place of another: in the mean it takes
+a token of the other to be e times less likely."""
+LEAST_SAME_TOP = 0.5
+"""Share of places with the other's most likely token below which a model is of no use."""
+
+
+def why_of_no_use(kl: float, same_top: float) -> str | None:
+    """Why a model with this mean divergence from an original, in nats, and this share of places
+    with the original's most likely token is of no use in its place; None: it is of use."""
+    if kl <= MOST_KL and same_top >= LEAST_SAME_TOP:
+        return None
+    return (
+        f"its mean divergence is {kl:.3g} nats (of use: at most {MOST_KL:g}), and its most likely "
+        f"token is the original's in {same_top:.2%} of the places (of use: at least "
+        f"{LEAST_SAME_TOP:.0%})"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A figure and one standard error of it."""
