@@ -28,11 +28,12 @@ inline constexpr uint8_t kIQ6Codes[64] = {
     126, 128, 131, 134, 137, 140, 142, 145, 148, 151, 155, 158, 161, 164, 168, 172,
     175, 179, 183, 187, 191, 196, 200, 205, 210, 215, 220, 226, 231, 237, 243, 249};
 // The first and the second level of each pair of iq2_kl, plus 128.
-inline constexpr uint8_t kIQ2KLCodes[2][32] = {
-    {65,  65,  88,  88,  88,  88,  105, 105, 105, 105, 105, 118, 118, 118, 118, 129,
-     129, 129, 129, 129, 141, 141, 141, 141, 141, 156, 156, 156, 156, 156, 175, 175},
-    {105, 141, 65,  118, 141, 175, 88,  105, 129, 141, 156, 65,  129, 141, 175, 105,
-     118, 129, 141, 156, 88,  105, 118, 129, 141, 65,  105, 129, 156, 175, 105, 141}};
+inline constexpr uint8_t kIQ2KLFirst[] = {65,  65,  88,  88,  88,  88,  105, 105, 105, 105, 105,
+                                          118, 118, 118, 118, 129, 129, 129, 129, 129, 141, 141,
+                                          141, 141, 141, 156, 156, 156, 156, 156, 175, 175};
+inline constexpr uint8_t kIQ2KLSecond[] = {105, 141, 65,  118, 141, 175, 88,  105, 129, 141, 156,
+                                           65,  129, 141, 175, 105, 118, 129, 141, 156, 88,  105,
+                                           118, 129, 141, 65,  105, 129, 156, 175, 105, 141};
 
 // ---- helpers
 
@@ -247,8 +248,8 @@ struct FormatIQ2_KL : FormatUneven<BlockIQ2_KL, 8, 175> {
     const auto fifths = load_as<u8x16>(b.qh);
     const u8x32 low = field(join(packed, packed), chunk % 2 * 4, 15);
     const u8x32 high = field(join(fifths, fifths), chunk, 1);
-    const u8x16 first = low_half(look_up_32(kIQ2KLCodes[0], low, high));
-    const u8x16 second = low_half(look_up_32(kIQ2KLCodes[1], low, high));
+    const u8x16 first = low_half(look_up_32(kIQ2KLFirst, low, high));
+    const u8x16 second = low_half(look_up_32(kIQ2KLSecond, low, high));
     return __builtin_shufflevector(first, second, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
                                    7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
                                    31);

@@ -171,7 +171,8 @@ struct Shifts {
   uint8_t of[16][32] = {};
   constexpr Shifts() {
     for (int i = 0; i < 16; ++i) {
-      for (int j = 0; j < 32; ++j) of[i][j] = kZero + (i >> j / 8 & 1 ? -1 : 1);
+      for (int j = 0; j < 32; ++j)
+        of[i][j] = static_cast<uint8_t>(kZero + (i >> j / 8 & 1 ? -1 : 1));
     }
   }
 };

@@ -273,8 +273,8 @@ struct Lanes<FormatIQ2_KL> : SteppedLanes<FormatIQ2_KL, Lanes<FormatIQ2_KL>> {
   static vi level(const char* block, int c, int j, int v) {
     const vi low = bits(lane_word(block, 4, 1 + 4 * (c / 2) + j / 2, v), c % 2 * 4, 15);
     const vi numbers = add_bits(low, lane_word(block, 4, 17 + j / 2, v), 4 - c, 16);
-    const vi first = look_up_level<kIQ2KLCodes[0], kAsSigned>(numbers);
-    const vi second = look_up_level<kIQ2KLCodes[1], kAsSigned>(numbers);
+    const vi first = look_up_level<kIQ2KLFirst, kAsSigned>(numbers);
+    const vi second = look_up_level<kIQ2KLSecond, kAsSigned>(numbers);
     const vi even = (first & 0x00ff00ff) | (second & 0x00ff00ff) << 8;
     const vi odd = (first >> 8 & 0x00ff00ff) | (second & ~0x00ff00ff);
     if (j % 2 == 0) return (even & 0xffff) | odd << 16;

@@ -123,7 +123,7 @@ void to_codebook(const Search& search, const vf* x, const vf* w, const vi* up, F
       q2 += w[8 * k + i] * q * q;
     }
   }
-  fit.scale = any_off & (qx > vf{}) & (q2 > vf{}) ? qx / q2 : fit.scale;
+  fit.scale = (any_off & (qx > vf{}) & (q2 > vf{})) ? qx / q2 : fit.scale;
 }
 
 // The cuts of a group of 32 with one shift.

@@ -103,7 +103,7 @@ void fit_group(const typename Kind<kOf>::Search& search, const vf* from, const v
       numbers[k] = coded ? number : numbers[k];
       sums.template add<K::kLen, K::kBits>(part, weights + K::kLen * k, numbers[k], levels);
     }
-    scale = again & (sums.q2 > vf{}) ? sums.qx / sums.q2 : scale;
+    scale = (again & (sums.q2 > vf{})) ? sums.qx / sums.q2 : scale;
   }
 
   const vi negative = scale < vf{};

@@ -150,7 +150,7 @@ struct Signed {
         const vf v = from[8 * k + i];
         const vi minus = ~(v >= vf{});
         x[8 * k + i] = minus ? -v : v;
-        bits |= minus & 1 << i;
+        bits |= minus & splat_int(1 << i);
       }
       if constexpr (kEven) {
         vi parity = bits ^ bits >> 4;
@@ -167,7 +167,7 @@ struct Signed {
         for (int i = 0; i < 8; ++i) {
           const vi turned = odd & (at == splat_int(i));
           x[8 * k + i] = turned ? -x[8 * k + i] : x[8 * k + i];
-          bits ^= turned & 1 << i;
+          bits ^= turned & splat_int(1 << i);
         }
         bits &= 127;
       }

@@ -28,7 +28,6 @@ using DotKernel = void (*)(const FewRows& rows, const char* const* columns, int6
 // one is loaded and multiplied.
 template <DType kType>
 struct FloatRow {
-  static constexpr DType kWeights = kType;
   static constexpr DType kColumns = DType::kF32;
   static constexpr int64_t kElements = kLanes;
   static constexpr int64_t kSize = kType == DType::kF32 ? 4 : 2;

@@ -17,7 +17,7 @@ struct MultiplyPairs {
 
 // A word is a pair, of panels as of columns.
 struct PairWords {
-  static constexpr int64_t kColumnWords = 1;
+  [[maybe_unused]] static constexpr int64_t kColumnWords = 1;
   static inline vf all(const float* x) {
     int32_t pair;
     std::memcpy(&pair, x, sizeof pair);
@@ -99,7 +99,6 @@ void multiply_tile_column(const float* w, const float* x, int64_t depth, const F
 #endif
 
 struct PairRow {
-  static constexpr DType kWeights = DType::kBF16;
   static constexpr DType kColumns = DType::kBF16;
   static constexpr int64_t kElements = 2 * kLanes;
   static constexpr int64_t kSize = 2;

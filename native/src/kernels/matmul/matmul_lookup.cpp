@@ -53,10 +53,11 @@ struct Unit {
 
   // `ahead`: distance to what will be read later.
   explicit Unit(const char* at, int64_t ahead = 0) {
+    constexpr int64_t kWord = sizeof(Indices);
 #pragma GCC unroll 7
     for (int i = 0; i < kUnitWords; ++i) {
-      word[i] = load_as<Indices>(at + i * sizeof(Indices));
-      __builtin_prefetch(at + i * sizeof(Indices) + ahead);
+      word[i] = load_as<Indices>(at + i * kWord);
+      __builtin_prefetch(at + i * kWord + ahead);
     }
   }
 

@@ -119,8 +119,8 @@ static inline vf pow(vf a, vf b) {
   const vi negative = as_int(a) < 0;
   y = negative & (whole == b) & odd ? -y : y;
   y = negative & (whole != b) & ~ends ? splat(__builtin_nanf("")) : y;
-  y = (a != a) | (b != b) ? a + b : y;
-  return (a == 1.0f) | (b == 0.0f) ? splat(1.0f) : y;
+  y = ((a != a) | (b != b)) ? a + b : y;
+  return ((a == 1.0f) | (b == 0.0f)) ? splat(1.0f) : y;
 }
 
 // ---- hyperbolic functions and their inverses ----------------------------------------------------
@@ -213,7 +213,7 @@ static inline vf atan2(vf y, vf x) {
   angle = steep ? kHalfPi - (angle - kHalfPiRest) : angle;
   angle = as_int(x) < 0 ? 2.0f * kHalfPi - (angle - 2.0f * kHalfPiRest) : angle;
   angle = copysign(angle, y);
-  return (x != x) | (y != y) ? x + y : angle;
+  return ((x != x) | (y != y)) ? x + y : angle;
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -123,9 +123,9 @@ void run_floats(const Call& call, int64_t begin, int64_t end) {
     case kPow:
       return go([](vf a, vf b) { return pow(a, b); });
     case kMin:
-      return go([](vf a, vf b) { return (a < b) | (a != a) ? a : b; });
+      return go([](vf a, vf b) { return ((a < b) | (a != a)) ? a : b; });
     case kMax:
-      return go([](vf a, vf b) { return (a > b) | (a != a) ? a : b; });
+      return go([](vf a, vf b) { return ((a > b) | (a != a)) ? a : b; });
     default:
       return go([](vf a, vf b) { return atan2(a, b); });
   }

@@ -82,7 +82,7 @@ void convert_run(const S* x, int64_t n, T* out) {
     constexpr S kMost = 2147483520;  // the largest float below 2^31
     S misfits = 0;                   // of the type of x, so that the loop becomes vectors
     for (int64_t i = 0; i < n; ++i) {
-      misfits = (x[i] >= -kMost) & (x[i] <= kMost) ? misfits : S(1);
+      misfits = ((x[i] >= -kMost) & (x[i] <= kMost)) ? misfits : S(1);
     }
     if (misfits == 0) {
       for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(static_cast<int32_t>(x[i]));
