@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from weft import control_group
 from weft.backends.cpu import ThreadOptions, threads
 from weft.control_group import processor_limit
 from weft.free_memory import available_bytes
@@ -44,6 +46,13 @@ _GROUPS = "sys/fs/cgroup"
 )  # fmt: skip
 def test_processors(tmp_path: Path, files: dict[str, str], processors: int | None) -> None:
     assert processor_limit(_write(tmp_path, files)) == processors
+
+
+def test_processors_that_the_system_gives_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    for limit, expected in ((None, 3), (2, 2), (8, 3)):
+        monkeypatch.setattr(control_group, "processor_limit", lambda limit=limit: limit)
+        assert control_group.usable_processors() == expected
 
 
 def test_no_more_threads_than_the_group_grants(monkeypatch: pytest.MonkeyPatch) -> None:

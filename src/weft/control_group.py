@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def usable_processors() -> int:
+    """The number of processors that this process may use, at most as many as its groups grant."""
+    try:
+        n = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        n = os.cpu_count() or 1
+    return min(n, processor_limit() or n)
 
 
 def processor_limit(root: Path = Path("/")) -> int | None:

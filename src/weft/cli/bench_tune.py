@@ -6,7 +6,6 @@ the command line lists are compared and said, never chosen.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from weft.cli.bench_rows import Row
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
 from weft.cli.loading import Loading, context_arguments
+from weft.control_group import usable_processors
 from weft.errors import ContextError, FormatError
 from weft.frontends.models import open_model
 from weft.llm import Context, Model
@@ -319,7 +319,7 @@ def _usual_threads(one: Loading) -> ThreadOptions:
 
 def _candidates(load: Sequence[Loading], cores: int) -> dict[str, list[int]]:
     """The values to try: those that the command line lists, or else the usual ones."""
-    most = max(cores, os.cpu_count() or 1)
+    most = max(cores, usable_processors())
     counts = sorted({1, 2, cores // 4, cores // 2, 3 * cores // 4, cores - 1, most})
     counts = [n for n in counts if 1 <= n <= most]
     usual = {"threads_batch": counts, "threads": counts, "ubatch": list(_UBATCHES)}

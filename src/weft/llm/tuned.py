@@ -8,7 +8,6 @@ types and sizes of its tensors, so that a copy of a file is the same model.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from datetime import date
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.cpu.record import processor_name
-from weft.control_group import processor_limit
+from weft.control_group import usable_processors
 from weft.errors import FormatError
 from weft.file_lock import locked
 from weft.files import read_json, write_text
@@ -68,12 +67,9 @@ def tuned_file() -> Path:
 def machine_name() -> str:
     """The processor, the number of processors that this process may use, at most as many as its
     control group grants, and a target that WEFT_TARGET names."""
-    try:
-        n = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        n = os.cpu_count() or 1
-    n = min(n, processor_limit() or n)
-    return f"{processor_name()}, {n} processors" + (f", {FLAGS.target}" if FLAGS.target else "")
+    return f"{processor_name()}, {usable_processors()} processors" + (
+        f", {FLAGS.target}" if FLAGS.target else ""
+    )
 
 
 def model_key(file: GGUFFile) -> str:

@@ -6,13 +6,13 @@ where `weft.quants` has an encoder, too, `weft.quants.encode` gives the same byt
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.control_group import usable_processors
 from weft.dtype import DType
 from weft.native import _native
 from weft.quants._blocks import F32, U8
@@ -59,7 +59,7 @@ def convert_rows(
     `rows_per_matrix` rows. `kernels` names the target of the code (default: the best one). Raises
     NotFiniteError for values that cannot be encoded."""
     flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    converter = _converter(n_threads or os.cpu_count() or 1, kernels)
+    converter = _converter(n_threads or usable_processors(), kernels)
     row_in, row_out = source.row_bytes(ne0), target.row_bytes(ne0)
     n_rows = flat.size // row_in
     out = np.empty(n_rows * row_out, np.uint8)

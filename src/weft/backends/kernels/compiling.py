@@ -16,6 +16,7 @@ from typing import Any
 from weakref import ref
 
 from weft.compile_watch import watchers
+from weft.control_group import usable_processors
 
 
 class Compiled:
@@ -114,7 +115,7 @@ class _Workers:
             return
         with self._lock:
             if not self._threads:
-                self._start(max(1, min(4, (os.cpu_count() or 2) - 1)))
+                self._start(max(1, min(4, usable_processors() - 1)))
         self._waiting.put(ref(compiled))
 
     def _start(self, n: int) -> None:

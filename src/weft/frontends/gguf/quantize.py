@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import quants
+from weft.control_group import usable_processors
 from weft.dtype import DType
 from weft.errors import FormatError, UnsupportedOpError
 from weft.frontends.gguf.imatrix_file import Importance, check_importance
@@ -81,7 +82,7 @@ def quantize_file(
         if not choices.requantize:
             _refuse_quantized(kept, types)
         metadata = _new_metadata(file, to, kept, importance, keys or {})
-        n_threads = n_threads or os.cpu_count() or 1
+        n_threads = n_threads or usable_processors()
 
         def row(t: TensorInfo) -> TensorSource:
             after = types[t.name]
