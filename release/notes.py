@@ -10,12 +10,13 @@ from release.errors import ReleaseError
 
 __all__ = ["check_tag", "notes", "versions"]
 
+_CITED = re.compile(r"^version: (\S+)$", re.MULTILINE)
 _HEADING = re.compile(r"^## +\[?v?([^\s\]]+)\]?.*$", re.MULTILINE)
 
 
 def versions(root: Path) -> dict[str, str]:
     """The version of each distribution; raises ReleaseError where weft-executorch has another than
-    weft, or asks for another weft."""
+    weft, or asks for another weft, or where CITATION.cff names another."""
     found = {}
     for folder in ("", "executorch"):
         file = root / folder / "pyproject.toml"
@@ -27,6 +28,12 @@ def versions(root: Path) -> dict[str, str]:
                 raise ReleaseError(f"{file} asks for weft {wanted}; weft has {found['weft']}")
     if len(set(found.values())) != 1:
         raise ReleaseError(f"the distributions have different versions: {found}")
+    citation = root / "CITATION.cff"
+    cited = _CITED.search(citation.read_text("utf-8"))
+    if cited is None or cited[1] != found["weft"]:
+        raise ReleaseError(
+            f"{citation} has the version {cited and cited[1]}; weft has {found['weft']}"
+        )
     return found
 
 

@@ -262,6 +262,10 @@ def test_both_distributions_have_one_version_and_a_tag_is_held_to_it(tmp_path: P
     )
     with pytest.raises(ReleaseError, match=r"asks for weft 0\.0\.9"):
         versions(tmp_path)
+    (tmp_path / "executorch/pyproject.toml").write_text(text, "utf-8")
+    (tmp_path / "CITATION.cff").write_text("title: weft\nversion: 0.0.8\n", "utf-8")
+    with pytest.raises(ReleaseError, match=rf"has the version 0\.0\.8; weft has {version}"):
+        versions(tmp_path)
 
 
 def test_release_notes_are_the_section_of_the_version() -> None:
