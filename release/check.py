@@ -13,7 +13,7 @@ from release.platforms import Platform
 
 __all__ = ["MOST_BYTES", "check"]
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 10 << 20
 
 # Libraries that every system of a platform has.
 WINDOWS_LIBRARIES = re.compile(r"(python3\d*|kernel32|ntdll|api-ms-win-crt-[a-z0-9-]+)\.dll", re.I)
