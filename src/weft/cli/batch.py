@@ -48,7 +48,6 @@ class BatchFlags(Group):
     )
     max_tokens: int | None = option(None, "Most tokens that a request may ask for.")
     mmproj: Path | None
-    type: str | None
     embeddings: bool = option(
         False, "Give embeddings, too; so does a file whose first line asks for one.",
         "--embeddings --embedding",
@@ -85,7 +84,7 @@ def batch(
             max_queue=(2 * TEXTS_PER_LINE) * own.parallel, max_choices=TEXTS_PER_LINE, **kept,
         )  # fmt: skip
         arguments: dict[str, Any] = {
-            "type": own.type, "embeddings": own.embeddings or asks_embedding, "drafting": drafts,
+            "embeddings": own.embeddings or asks_embedding, "drafting": drafts,
             "mmproj": own.mmproj, **load,
         }  # fmt: skip
         if on_ray is None:

@@ -288,7 +288,7 @@ def _write_report(path: Path, series: Series) -> None:
 def _checked(path: Path, load: Loading, n_tokens: int) -> tuple[str, bool]:
     """The name of the model for the table, and whether it writes token by token. Prints a note if
     it was trained for fewer tokens."""
-    model = open_with(path, dict(load.arguments))
+    model = open_with(path, dict(load.arguments), planned=True)
     if model.config.n_encoder:
         raise ContextError(
             f"{path.name} has an encoder and a decoder; weft bench measures models that continue "

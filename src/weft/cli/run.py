@@ -59,7 +59,6 @@ class RunFlags(Group):
     mmproj: Path | None
     image: list[str] | None
     audio: list[str] | None
-    type: str | None
     ignore_eos: bool
     escape: bool | None
     parse_special: bool
@@ -132,7 +131,7 @@ def run(
     with LoadProgress() as progress:
         shifts = own.context_shift and own.max_tokens != -2
         llm = LLM(
-            model, type=own.type, context_shift=shifts, n_keep=own.n_keep, drafting=drafts,
+            model, context_shift=shifts, n_keep=own.n_keep, drafting=drafts,
             mmproj=own.mmproj, progress=progress, eval_callback=dump,
             **kept, **load,
         )  # fmt: skip

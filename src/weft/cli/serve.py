@@ -96,7 +96,6 @@ class ServeFlags(ManyFlags, OthersFlags):
         False, "Adapters start at scale 0, until a request or POST /lora-adapters says otherwise.",
         "--lora-init-without-apply", ADAPTERS,
     )  # fmt: skip
-    type: str | None
     system_file: Path | None
     system: str | None = option(
         None, "System message of chats that have none.", "--system --system-prompt -sys", TEMPLATE
@@ -179,12 +178,12 @@ def serve(
         if own.mmproj is not None or own.alias is not None:
             flag = "--alias" if own.mmproj is None else "--mmproj"
             raise usage_error(f"{flag} is of one model; serve it alone, or see --models-config")
-        given = {"drafting": drafts, "embeddings": own.embeddings, "type": own.type}
+        given = {"drafting": drafts, "embeddings": own.embeddings, "type": load.pop("type")}
         serve_many(api, options, own, load, given, quiet=own.quiet)
         return
     assert model is not None
     arguments: dict[str, Any] = {
-        "type": own.type, "embeddings": own.embeddings, "drafting": drafts, "mmproj": own.mmproj,
+        "embeddings": own.embeddings, "drafting": drafts, "mmproj": own.mmproj,
         "apply_adapters": not own.lora_later, "pooling": own.pooling, **load,
     }  # fmt: skip
     if on_ray is not None:
