@@ -62,6 +62,7 @@ class Watch:
 
     def _end(self, scope: Scope, status: int, began: float) -> None:
         ended = time.monotonic()
+        status = scope["state"].get("sent", status)
         if not scope.get(INSIDE):
             self._http.add(route_of(scope), scope["method"], status, ended - began)
         if self._traces is not None:

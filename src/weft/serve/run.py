@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             self._door = Door(
                 listener, self._connection, most, self._resources.tls_context,
-                self._service.options.head_timeout,
+                self._service.options.head_timeout, self._resources.shared.http.refuse,
             )  # fmt: skip
             self._door.open()
         self._resources.start(self.config.app, lambda: self._service.n_waiting)  # type: ignore[arg-type]
@@ -128,7 +128,9 @@ def run_server(
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         app,
-        http=connection_class(options.head_timeout, options.body_timeout),
+        http=connection_class(
+            options.head_timeout, options.body_timeout, resources.shared.http.refuse
+        ),
         loop="asyncio",  # uvloop leaves TLS handshakes of accepted sockets waiting
         ws="none",
         lifespan="off",  # `shutdown` closes the service
