@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from weft.cli.adapter_options import with_modules
 from weft.cli.command import TEMPLATE, usage_error
-from weft.cli.console import LoadProgress, say, shape_lines
+from weft.cli.console import LoadProgress, note, say, shape_lines
 from weft.cli.draft_options import DraftFlags
 from weft.cli.groups import ABSENT
 from weft.cli.loading import Load, loads_model
@@ -22,7 +22,7 @@ from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import PrefixFlags, without_kept
 from weft.cli.ray_options import OnRay, RayFlags
 from weft.cli.sampling_options import SamplingDefaults
-from weft.cli.serve_options import LOOPBACK, WITHOUT_KEYS, OthersFlags, page_line
+from weft.cli.serve_options import WITHOUT_KEYS, OthersFlags, is_in_network, page_line
 from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
@@ -168,6 +168,8 @@ def serve(
         **own.serve_arguments({field.name for field in fields(api.ServeOptions)}),
         sampling=sampling, chat_template=chats.source, chat_template_kwargs=chats.variables, **kept,
     )  # fmt: skip
+    if own.uds is not None and (own.host, own.port) != ("127.0.0.1", 8080):
+        note("--host and --port change nothing: the server listens at --uds alone")
     load["adapters"] = with_modules(load["adapters"], own.lora_modules)
     if several:
         if on_ray is not None:
@@ -233,8 +235,8 @@ def service_lines(path: Path, service: Any) -> Iterator[str]:
             )
     if service.embedder_or_none is not None:
         yield from plan_lines(path, service.embedder_or_none.context, label="embeddings: ")
-    if not service.options.needs_key and service.options.host not in LOOPBACK:
+    if not service.options.needs_key and is_in_network(service.options):
         yield WITHOUT_KEYS
     if service.options.needs_key and not service.options.ssl_cert_file:
-        if service.options.host not in LOOPBACK:
+        if is_in_network(service.options):
             yield "warning: keys are sent as plain text; use --ssl-cert-file, or a proxy with TLS"
