@@ -109,8 +109,7 @@ class Connection(H11Protocol):
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops all timers. The status of a request without an answer is that of a client that
-        left."""
+        """Stops all timers. A request without an answer has the status of a client that left."""
         if self.cycle is not None and not self.cycle.response_started:
             self.cycle.scope["state"].setdefault("sent", 499)
         self._enter("closed")

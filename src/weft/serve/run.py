@@ -126,8 +126,8 @@ def run_server(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
     second signal ends them at once. `app` is the application of `service`, `sock` a result of
-    `take_address`. `ready` is called with the URL when the server listens; that of a Unix socket is
-    written as in nginx, `http://unix:PATH:`."""
+    `take_address`. `ready` is called with the URL when the server listens, at a Unix socket with
+    nginx's form, `http://unix:PATH:`."""
     options = service.options
     config = uvicorn.Config(
         app,

@@ -45,8 +45,8 @@ def exported(
         try:
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
         except RuntimeError as error:
-            # PyTorch raises a plain RuntimeError for a result that is no tensor: only its text has
-            # the class of the result
+            # PyTorch raises a plain RuntimeError for a result of an unknown class: nothing but the
+            # text has the class
             if "transformers.cache_utils." not in str(error):
                 raise
             raise ProgramError(
