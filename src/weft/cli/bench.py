@@ -242,8 +242,8 @@ def _printers(
     own: BenchFlags, opened: Sequence[tuple[str, bool]], tests: Sequence[BenchTest],
     columns: Sequence[str], *, is_one: bool,
 ) -> list[Printer]:  # fmt: skip
-    """The printers of the rows. `opened` are the names of the models, and whether each writes token by
-    token; `is_one` says that there is one setting."""
+    """The printers of the rows. `opened` are the names of the models, and whether each writes token
+    by token; `is_one` says that there is one setting."""
     names = [name for name, _ in opened]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
     screen = wide().width if sys.stdout.isatty() else None
