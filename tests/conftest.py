@@ -46,14 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C reaches tests that raise it, also where a shell started them in the background, which
     ignores it. Libraries that tests use take one thread each, as two workers share two cores.
-    Lavapipe, which compiles a pipeline longer than a test runs it, leaves out optimizations."""
+    Lavapipe and PoCL, which compile a kernel longer than a test runs it, leave out
+    optimizations."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     config.addinivalue_line("markers", "part(name): runs in `make test-all PART=name` only")
     part = config.getoption("part")
-    if part is None:  # parts run what users' kernels are; Mesa keeps both kinds apart on disk
+    if part is None:  # parts run what users' kernels are; both kinds are kept apart on disk
         os.environ.setdefault("GALLIVM_PERF", "nopt")
+        os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
     use_profile(config.getoption("profile") or ("nightly" if part == "properties" else "ci"))
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations())

@@ -60,3 +60,19 @@ def test_a_program_that_others_may_have_written_is_built_again(
         programs.get("unary.cl", ("ALL_F32",))
         counts.append((programs.compiled, programs.loaded))
     assert counts == [(1, 0), (0, 1), (1, 0)]
+
+
+def test_binaries_of_options_from_the_environment_are_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compiled without optimization for tests is not loaded by who left the variable
+    unset, nor the other way round."""
+    device = opencl()
+    monkeypatch.setattr(builds, "cache_folder", lambda: tmp_path)
+    counts = []
+    for flags in ("", "-DONE", "", "-DTWO", "-DONE"):
+        monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", flags)
+        programs = builds.Programs(device.driver.context, device.device)
+        programs.get("unary.cl", ("ALL_F32",))
+        counts.append((programs.compiled, programs.loaded))
+    assert counts == [(1, 0), (1, 0), (0, 1), (1, 0), (0, 1)]

@@ -14,6 +14,10 @@ from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import library
 from weft.backends.opencl.probe import cache_folder
 from weft.errors import DeviceError
+from weft.flags import said_to_others
+
+_OPTIONS_OF_OTHERS = ("PYOPENCL_BUILD_OPTIONS", "POCL_EXTRA_BUILD_FLAGS")
+"""Variables by which pyopencl and PoCL add options to each build."""
 
 
 class Programs:
@@ -38,7 +42,8 @@ class Programs:
         newer = newer or "SUBGROUPS" in defines
         standard = "3.0" if newer else "1.2"
         options = [f"-cl-std=CL{standard}", *(f"-D{d}" for d in (*self._always, *defines))]
-        text = "\0".join((self._device.key, *options, source))
+        added = map(said_to_others, _OPTIONS_OF_OTHERS)  # such binaries are kept apart
+        text = "\0".join((self._device.key, *options, *added, source))
         path = cache_folder() / f"{sha256(text.encode()).hexdigest()}.bin"
         binary = kept(path)
         program = self._from_binary(binary, options) if binary else None
