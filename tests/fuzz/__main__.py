@@ -51,17 +51,16 @@ def run_driver(
     name: str, seed: int, seconds: float, *, most: int = 0, environ: dict[str, str] | None = None
 ) -> tuple[Counter[str], str]:
     """What its rounds came to, and what is wrong; nothing is wrong with an empty text."""
-    for number in seeds_of(name):
-        output, wrong = _child(name, "again", number, environ=environ)
-        if wrong:
-            return Counter(), f"round {number} is unclean again:\n{output}"
+    kept = seeds_of(name)
     with tempfile.TemporaryDirectory() as folder:
         last = Path(folder) / "last"
-        rest = (str(seed), str(seconds), str(most), str(last))
+        rest = (str(seed), str(seconds), str(most), str(last), *kept)
         output, wrong = _child(name, *rest, environ=environ)
         if not wrong:
             return Counter(json.loads(output.splitlines()[-1])), ""
         number = last.read_text() if last.exists() else "that prepares"
+    if number in kept:
+        return Counter(), f"round {number} is unclean again: {wrong}:\n{output}"
     return Counter(), f"{wrong} in round {number}:\n{output}"
 
 

@@ -1,4 +1,5 @@
-"""A driver in a process of its own: child.py NAME SEED SECONDS MOST LAST, or NAME again ROUND.
+"""A driver in a process of its own: child.py NAME SEED SECONDS MOST LAST [ROUND...], or NAME again
+ROUND. Rounds behind LAST run before those that SEED draws.
 
 With WEFT_FUZZ_NATIVE that module is taken for `weft._native` (one with sanitizers)."""
 
@@ -40,6 +41,9 @@ def main(arguments: list[str]) -> int:
                 print(again(one, int(rest[0], 16)))
                 return 0
             seconds, most, last = float(rest[0]), int(rest[1]), Path(rest[2])
+            for number in rest[3:]:
+                last.write_text(number)
+                again(one, int(number, 16))
             counts = rounds(one, int(first), seconds, most=most or None, last=last)
         except Unclean as error:
             traceback.print_exception(error)

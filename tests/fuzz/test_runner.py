@@ -57,6 +57,21 @@ def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert wrong.startswith("the process ended (-11) in round 0xabc")
 
 
+@pytest.mark.parametrize("number", ["0xabc", "0xdef"])
+def test_a_kept_round_that_is_unclean_again_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: str
+) -> None:
+    """Kept rounds are given to the process that runs the others, which says where it ended."""
+    script = f'#!/bin/sh\nprintf {number} > "$7"\necho "$8 $9"\nexit 1\n'
+    (tmp_path / "python").write_text(script)
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("tests.fuzz.__main__.seeds_of", lambda name: ["0xabc", "0xfff"])
+    _, wrong = run_driver("graph_text", 1, 0, most=1)
+    again = "round 0xabc is unclean again: an error:\n0xabc 0xfff\n"
+    assert wrong == (again if number == "0xabc" else "an error in round 0xdef:\n0xabc 0xfff\n")
+
+
 def test_mutations_depend_on_the_seed_alone() -> None:
     def all_of(seed: int) -> object:
         rng = random.Random(seed)
