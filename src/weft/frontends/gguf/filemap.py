@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
 from weft.mapped_files import remember
+from weft.options import path_text
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -29,14 +30,15 @@ def quoted(name: str) -> str:
 class FileMap:
     """A file mapped into memory; pages are read when they are touched.
 
-    Raises FormatError when `path` is missing, not a plain file, unreadable or empty. The file must
-    not shrink while it is mapped: the system kills a process that reads a page that is gone."""
+    Raises ArgumentError for what is no path, and FormatError when `path` is missing, not a plain
+    file, unreadable or empty. The file must not shrink while it is mapped: the system kills a
+    process that reads a page that is gone."""
 
     whole = True
     """False if the file is only the beginning of a file, whose tensors may lie behind its end."""
 
     def __init__(self, path: str | os.PathLike[str], *, whole: bool = True) -> None:
-        self.path = Path(path)
+        self.path = Path(path_text(path))
         self.whole = whole
         try:
             # Asked before opening: opening a pipe would wait for a writer.
