@@ -59,7 +59,7 @@ def test_the_width_of_a_head(tmp_path: Path) -> None:
 
 def test_a_count_that_is_missing_or_none(tmp_path: Path) -> None:
     with pytest.raises(
-        FormatError, match="or 'num_hidden_layers' or .* is missing; it is a number"
+        FormatError, match=r"'n_layers' or 'num_hidden_layers' or .* is missing; it is a number"
     ):
         Config(tmp_path, {"architectures": ["LlamaForCausalLM"]})
     with pytest.raises(FormatError, match="'num_hidden_layers' is '2', and must be an integer"):

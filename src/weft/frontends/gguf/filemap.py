@@ -56,6 +56,11 @@ class FileMap:
                 )
             remember(self._mmap, self.path)
         except FileNotFoundError:
+            if self.path.is_symlink():
+                raise MissingFileError(
+                    f"{self.path} is a link to {os.readlink(self.path)}, which is not there; "
+                    "download the file again, or give the path of another"
+                ) from None
             raise MissingFileError(f"no such file: {self.path}") from None
         except (OSError, ValueError) as e:  # ValueError: a NUL in the path, a file that shrank
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
