@@ -183,8 +183,8 @@ def plain_values(types: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """`options` with every whole number as an `int` and every switch as a `bool`; NumPy's are
     neither. `types` is the TypedDict with the same keys, whose types say which these are.
 
-    Raises ContextError for what is no whole number, and ArgumentError for what is no switch and
-    for a value that is to be called and cannot be. None passes: it stands for the default."""
+    Raises ContextError for another type in place of a whole number, and ArgumentError in place of a
+    switch and of a function. None passes: it stands for the default."""
     plain = dict(options)
     for name, value in options.items():
         if value is None or name not in types.__annotations__:

@@ -174,7 +174,7 @@ class Opening:
 
 
 def require_source(source: object) -> None:
-    """Raises ArgumentError for a chat template that is no text, or an empty one."""
+    """Raises ArgumentError for a chat template that is empty or of another type."""
     if not isinstance(source, ChatTemplate | str | None):
         raise ArgumentError(
             f"is {source!r:.60}; it must be the source of a Jinja template, a text",

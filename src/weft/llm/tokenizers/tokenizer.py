@@ -130,7 +130,7 @@ class Tokenizer:
         as `<s>` into the control tokens that they name; never use it for text from strangers.
         Without it only user-defined tokens are recognised. `continues` says that other text
         precedes, so that no space is put in front. Raises TokenizerError for a lone surrogate, and
-        ArgumentError for what is no text."""
+        ArgumentError for another type."""
         if not isinstance(text, str):
             raise ArgumentError(f"is {text!r:.60}; it must be a text", argument="text")
         try:
@@ -231,7 +231,7 @@ class Tokenizer:
         `special` includes the texts of control tokens. `clean_spaces` removes spaces in front of
         punctuation for some vocabularies, as the reference's detokenizer does (see
         `Vocab.clean_spaces`); the result may then differ from the encoded text. Raises
-        TokenizerError for an id that is no token, and ArgumentError for what are no ids."""
+        TokenizerError for an unknown id, and ArgumentError for another type than ids."""
         try:
             data = b"".join([self.piece(id_, special=special) for id_ in ids])
         except TypeError:
