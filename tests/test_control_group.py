@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.cli.in_process import weft
 from weft import control_group
 from weft.backends.cpu import ThreadOptions, threads
-from weft.control_group import processor_limit
+from weft.cli import devices
+from weft.control_group import memory_limit, processor_limit
 from weft.free_memory import available_bytes
 
 
@@ -75,3 +78,38 @@ def test_memory_of_a_service(tmp_path: Path, row: str, folder: str, limit: str, 
     files = {"proc/meminfo": "MemAvailable: 4 kB\n", "proc/self/cgroup": row + "\n",
              f"{group}/{limit}": "3000\n", f"{group}/{use}": "2500\n"}  # fmt: skip
     assert available_bytes(_write(tmp_path, files)) == 500
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({f"{_GROUPS}/memory.max": "max\n"}, None),
+        ({f"{_GROUPS}/memory.max": "4000\n"}, 4000),
+        ({f"{_GROUPS}/memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ({"proc/self/cgroup": "0::/a.slice/b.service\n", f"{_GROUPS}/a.slice/memory.max": "3000\n",
+          f"{_GROUPS}/a.slice/b.service/memory.max": "8000\n"}, 3000),
+    ],
+)  # fmt: skip
+def test_limit_of_memory(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+    assert memory_limit(_write(tmp_path, files)) == limit
+
+
+@pytest.mark.parametrize(
+    ("processors", "memory", "said"),
+    [
+        (1, 3 << 30, "1 processor, 3.00 GiB of memory"),
+        (2, None, "2 processors"), (None, 5 << 20, "5.00 MiB of memory"), (None, None, ""),
+    ],
+)  # fmt: skip
+def test_weft_devices_has_the_limits(
+    processors: int | None, memory: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "processor_limit", lambda: processors)
+    monkeypatch.setattr(devices, "memory_limit", lambda: memory)
+    monkeypatch.setattr(devices, "known_backends", lambda: [])
+    line = f"limits of the control group (of a container or a service): {said}"
+    lines = weft("devices").stdout.splitlines()
+    assert (line in lines) == bool(said) and (said or not any("control group" in x for x in lines))
+    found = json.loads(weft("devices", "--json").stdout)["cpu"]["control_group"]
+    assert found == {"processors": processors, "memory": memory}

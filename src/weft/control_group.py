@@ -24,6 +24,19 @@ def processor_limit(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The bytes that the groups grant, the page cache of their files included (None: no limit)."""
+    files = (folder / name for folder in group_folders("memory", root) for name in _MEMORY_FILES)
+    limits = [int(text) for file in files if (text := read_text(file).strip()).isdigit()]
+    return min((n for n in limits if n < _NO_LIMIT), default=None)
+
+
+_MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
+"""The file of a limit, in version 2 and in version 1."""
+_NO_LIMIT = 1 << 60
+"""Version 1 has a number of bytes above this where there is no limit."""
+
+
 def group_folders(controller: str, root: Path = Path("/")) -> Iterator[Path]:
     """The folders in which the limits of a controller ("cpu", "memory") may lie: of the process's
     own group and of those around it, in both versions of control groups.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft import _native, quants
+from weft import _native, dtype, quants
 from weft.backends.cpu import CpuBackend
-from weft.dtype import DTYPES
-from weft.errors import DeviceError
+from weft.dtype import DTYPES, DType
+from weft.errors import DeviceError, UnsupportedOpError
 from weft.graph import mul_mat
 
 BF16 = DTYPES["bf16"].id
@@ -71,3 +71,21 @@ def test_given_bf16_activations_do_not_round_weights(weights: str) -> None:
 def test_unknown_mode() -> None:
     with pytest.raises(DeviceError, match="'native', 'f32' or 'bf16', got 'f16'"):
         CpuBackend(1, activations="f16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [210, 100_000])
+def test_a_type_that_native_code_lacks(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A format begins as a row of the table in Python: another device computes with it."""
+    toy = DType("toy8", number, 32, 34)
+    monkeypatch.setitem(DTYPES, "toy8", toy)
+    monkeypatch.setitem(dtype._BY_ID, number, toy)
+    monkeypatch.setitem(dtype._BY_FOLDED_NAME, "toy8", toy)
+    monkeypatch.setitem(quants._DECODERS, "toy8", quants._DECODERS["q8_0"])
+    values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    weights = weft.constant(quants.encode(values, "q8_0"), "w", "toy8")
+    graph = weft.Graph(mul_mat(weights, weft.input("x", (2, 64))).as_output("y"))
+    with pytest.raises(UnsupportedOpError, match=r"MUL_MAT.*no type toy8.*docs/add-a-format\.md"):
+        weft.compile(graph, "cpu")
+    x = np.eye(2, 64, dtype=np.float32)
+    got = weft.Session(weft.compile(graph, "cpu,reference")).run({"x": x})["y"]
+    np.testing.assert_allclose(got, values[:, :2].T, atol=0.02)

@@ -4,7 +4,6 @@ name, and grids that a device only takes in pieces."""
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
+from tests.compilers import clang
 from weft import graph as g
 from weft import quants
 from weft.backends import Backend, make_backend
@@ -101,18 +101,15 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 @cache
-def clang() -> str:
+def compiler() -> str:
     """A compiler that reads OpenCL with its built-in functions; skips where there is none."""
-    names = [f"clang-{n}" for n in range(30, 12, -1)]
-    for name in ("clang", *names):
-        path = shutil.which(name)
-        if path is not None and not _errors(path, "__kernel void f(__global half* p) {}", ()):
-            return path
-    pytest.skip("no clang that reads OpenCL (Debian: clang)")
+    return clang(
+        "clang", 13, lambda path: not _errors(path, "__kernel void f(__global half* p) {}")
+    )
 
 
-def _errors(compiler: str, source: str, defines: tuple[str, ...], standard: str = "CL1.2") -> str:
-    command = [compiler, "-x", "cl", f"-cl-std={standard}", "-Xclang", "-finclude-default-header"]
+def _errors(path: str, source: str, defines: tuple[str, ...] = (), standard: str = "CL1.2") -> str:
+    command = [path, "-x", "cl", f"-cl-std={standard}", "-Xclang", "-finclude-default-header"]
     command += ["-target", "spir64", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function"]
     command += [*(f"-D{d}" for d in defines), "-"]
     process = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
@@ -125,7 +122,7 @@ def test_every_file_compiles(file: str, features: str) -> None:
     for variant in VARIANTS.get(file, ((), ("ALL_F32",))):
         defines = (*FEATURES[features], *variant)
         source = assembly.tables(defines) + assembly.source_of(file)
-        assert not _errors(clang(), source, defines)
+        assert not _errors(compiler(), source, defines)
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -133,9 +130,9 @@ def test_every_format_compiles(features: str) -> None:
     for t in DECODED:
         defines = (*FEATURES[features], f"W={t}", f"USE_{t}")
         source = assembly.tables(defines) + assembly.source_of("copy.cl")
-        assert not _errors(clang(), source, defines), t
+        assert not _errors(compiler(), source, defines), t
     planes = (*FEATURES[features], "PLANES", "W=q4_0_planes", *(f"USE_{t}_planes" for t in PLANES))
-    assert not _errors(clang(), assembly.source_of("copy.cl"), planes)
+    assert not _errors(compiler(), assembly.source_of("copy.cl"), planes)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +142,7 @@ def test_files_with_subgroups_compile(file: str) -> None:
     """PoCL has none, so nothing else compiles those lines for OpenCL."""
     defines = (*VARIANTS.get(file, ((),))[0], "SUBGROUPS")
     source = assembly.tables(defines) + assembly.source_of(file)
-    assert not _errors(clang(), source, defines, "CL3.0")
+    assert not _errors(compiler(), source, defines, "CL3.0")
 
 
 @pytest.mark.parametrize("features", [("subgroups",), ("subgroups", "shuffles")])
@@ -158,8 +155,8 @@ def test_who_has_subgroups(features: tuple[str, ...]) -> None:
 def test_the_check_finds_errors() -> None:
     """A name that is only missing with f16 is found."""
     source = assembly.source_of("unary.cl").replace("convert_half_rte", "convert_half_rounded")
-    assert not _errors(clang(), source, ())
-    assert "convert_half_rounded" in _errors(clang(), source, ("NATIVE_HALF",))
+    assert not _errors(compiler(), source, ())
+    assert "convert_half_rounded" in _errors(compiler(), source, ("NATIVE_HALF",))
 
 
 @pytest.mark.parametrize("features", [(), ("fp16", "fp64")])

@@ -21,6 +21,7 @@ from weft.cli.bench_tune import Report, Search, keep_speeds
 from weft.cli.tuned_options import take_tuned
 from weft.flags import FLAGS
 from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm import tuned as tuned_module
 from weft.llm.tuned import Tuned, find, measured, remember
 
@@ -332,3 +333,17 @@ def test_speeds_with_the_usual_options_are_kept(path: Path, cache: Path) -> None
         assert "those of --tune" in keep_speeds([path], {}, rows)[-1]  # measured without that value
         kept = measured(file)
         assert kept is not None and not kept.speeds
+
+
+def test_speeds_of_weights_in_another_type_are_kept_apart(path: Path, cache: Path) -> None:
+    row = {"n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 9.0, "test": "pp512"}
+    assert not keep_speeds([path], {"type": "q8_0"}, [row | {"model_filename": str(path)}])
+    with open_gguf(path) as file:
+        assert measured(file) is None
+    with open_model(path, "q8_0", planned=True) as file:
+        found = measured(file)
+        assert found is not None and found.speeds == {"pp512": 9.0}
+        remember(file, "tiny", Tuned(threads=1), {})
+    assert take_tuned(load(), {}, path) is None
+    taken = take_tuned(load(), {"type": "q8_0"}, path)
+    assert taken is not None and taken.values == {"threads": 1}

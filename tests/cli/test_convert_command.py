@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +13,11 @@ import pytest
 from tests.cli.in_process import weft
 from tests.frontends.peft_files import write_peft
 from tests.serve.server import DEMO
+from weft.cli.loading import Load
 from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.gguf.writer import write_gguf
+from weft.frontends.models import open_model
 
 pytest.importorskip("gguf")
 MODEL = Path(__file__).parents[1] / "data" / "hf" / "qwen3-tiny-moe"
@@ -30,6 +36,50 @@ def test_convert_and_run(tmp_path: Path) -> None:
     assert weft("convert", MODEL, tmp_path / "q.gguf", "--type", "Q8_0").returncode == 0
     assert weft("quantize", MODEL, tmp_path / "q2.gguf", "q8_0").returncode == 0
     assert weft("run", tmp_path / "q2.gguf", *text).stdout == quantized.stdout
+
+
+TEXT = "the cat sat on the mat " * 8
+SAYS: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+    "bench": (("-p", "4", "-n", "0", "-r", "1", "-o", "json"),
+              lambda rows: [(row["model_type"], row["model_size"]) for row in rows]),
+    "perplexity": (("-c", "16", "--json"), lambda row: (row["ppl"], row["n_scored"])),
+    "embed": (("the sun", "-o", "array"), lambda rows: rows),
+    "explain": (("--json",), lambda plan: plan["memory"]),
+}  # fmt: skip
+"""A command with its options, and what of its output depends on the weights."""
+
+
+@pytest.mark.parametrize("command", SAYS)
+def test_the_type_of_weights_in_every_command(command: str, tmp_path: Path) -> None:
+    options, part = SAYS[command]
+    file = tmp_path / "q.gguf"
+    quantize_file(open_model(MODEL, to_write=True), file, "q8_0")
+
+    def said(model: Path, *more: str) -> Any:
+        done = weft(command, model, *options, *more, typed=TEXT)
+        assert done.returncode == 0, done.stderr
+        return part(json.loads(done.stdout))
+
+    assert said(MODEL, "--type", "q8_0") == said(file) != said(MODEL)
+    wrong = weft(command, MODEL, *options, "--type", "q8_00", typed=TEXT)
+    assert wrong.returncode == 1 and "did you mean" in wrong.stderr
+
+
+def test_the_type_of_weights_that_are_compared() -> None:
+    same = weft("compare", MODEL, MODEL, "-p", "0", "-n", "0", "--json", "--type", "q8_0",
+                typed=TEXT * 8)  # fmt: skip
+    assert same.returncode == 0, same.stderr
+    sizes = {row["size"] for row in json.loads(same.stdout)["models"]}
+    assert sizes == {sum(t.nbytes for t in open_model(MODEL, "q8_0").tensors.values())}
+
+
+def test_every_command_with_models_has_the_type() -> None:
+    kinds = [Load]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert {"BenchLoad", "ChunkLoad", "ExplainLoad", "Untuned"} <= {kind.__name__ for kind in kinds}
+    for kind in kinds:
+        assert "type" in kind.options(), kind
 
 
 def test_split_and_merge(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.compilers import clang
+
 pytestmark = pytest.mark.part("targets")
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def compiler() -> str:
-    names = ["clang++", *(f"clang++-{n}" for n in range(30, 14, -1))]
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("no Clang from 15 on (Debian: clang-15)")
-    return found
 
 
 def commands(folder: Path) -> list[list[str]]:
@@ -31,7 +24,7 @@ def commands(folder: Path) -> list[list[str]]:
     tools = Path(sys.executable).parent
     configure = [
         str(tools / "cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja",
-        f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", f"-DCMAKE_CXX_COMPILER={compiler()}",
+        f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", f"-DCMAKE_CXX_COMPILER={clang('clang++', 15)}",
         f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
         "-DWEFT_PYTHON=OFF", "-DWEFT_TESTS=ON", "-DWEFT_TARGETS=all", "-DWEFT_WERROR=ON",
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from tests.serve import server as process
 from tests.serve.in_process import DEMO, SAMPLE, Server
 from tests.serve.server import Reached
 from tests.waiting import eventually
+from weft.bounds import CHUNKS
 from weft.serve.connections import SPARE_FILES, Door, connection_class, most_connections
 from weft.serve.middleware import host_name
 
@@ -90,7 +91,52 @@ def test_a_body_that_does_not_come(hasty: Server) -> None:
     with dial(hasty, head + b"Content-Length: 100\r\n\r\n{") as connection:
         said = closed(connection)
     assert b" 408 " in said and b"the body did not come within 1 seconds" in said
+    noted(hasty, "/v1/completions", "POST", 408)
     served(hasty)
+
+
+def noted(server: Reached, path: str, method: str, status: int) -> None:
+    """Waits until the metrics and the log have a request with this status."""
+    row = f'weft_http_requests_total{{path="{path}",method="{method}",status="{status}"}} '
+    line = f"{method} {path} {status}"
+    eventually(lambda: row in str(server.call("GET", "/metrics")[2]))
+    eventually(lambda: any(line in said for said in server.lines))
+
+
+def test_a_client_that_leaves_before_its_body_is_whole(hasty: Server) -> None:
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with dial(hasty, head + b"Content-Length: 100\r\n\r\n{"):
+        pass
+    noted(hasty, "/v1/embeddings", "POST", 499)
+
+
+def test_a_body_that_is_refused_while_it_comes(hasty: Server) -> None:
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    chunks = b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * (2 * CHUNKS)
+    with dial(hasty) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(head + chunks)
+        assert b" 400 " in closed(connection)
+    noted(hasty, "/tokenize", "POST", 400)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70000 + b"\r\n\r\n"],
+    ids=["no HTTP", "large"],
+)
+def test_what_no_application_sees_is_counted(hasty: Server, head: bytes) -> None:
+    def count() -> int:
+        text = str(hasty.call("GET", "/metrics")[2])
+        found = re.search(r'path="other",method="other",status="400"} (\d+)', text)
+        return 0 if found is None else int(found[1])
+
+    before = count()
+    with dial(hasty) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(head)
+        assert b" 400 " in closed(connection)
+    assert count() == before + 1
 
 
 def test_a_head_that_does_not_come(hasty: Server) -> None:
@@ -140,17 +186,19 @@ def test_no_room_beside_answers() -> None:
         config = uvicorn.Config(patient, http=kind, ws="none", log_config=None, lifespan="off")
         state = ServerState()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            door = Door(listener, lambda: kind(config, state, {}), 4)
+            door = Door(listener, lambda: kind(config, state, {}), 4, refused=refused.append)
             door.open()
             busy = [asyncio.create_task(ask(listener.getsockname())) for _ in range(4)]
             for _ in busy:
                 await asyncio.wait_for(arrived.acquire(), 30)
             assert b" 503 " in await ask(listener.getsockname())
+            assert refused == [503]
             answer.set()
             assert all(b" 200 OK" in said for said in await asyncio.gather(*busy))
             assert b" 200 OK" in await ask(listener.getsockname())
             door.close()
 
+    refused: list[int] = []
     arrived, answer = asyncio.Semaphore(0), asyncio.Event()
     asyncio.run(answers())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +20,9 @@ from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
 from weft.cli.options import TEXT_OPTIONS
 from weft.cli.prefix_flags import PrefixFlags
-from weft.cli.ray_options import OnRay, RayFlags
+from weft.cli.ray_options import OnRay, RayFlags, server_package
 from weft.cli.serve import SeveralLoad, calm_collector, service_lines
-from weft.errors import ContextError, WeftError
-from weft.extras import how_to_install
+from weft.errors import ContextError
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import option
 
@@ -48,7 +46,6 @@ class BatchFlags(Group):
     )
     max_tokens: int | None = option(None, "Most tokens that a request may ask for.")
     mmproj: Path | None
-    type: str | None
     embeddings: bool = option(
         False, "Give embeddings, too; so does a file whose first line asks for one.",
         "--embeddings --embedding",
@@ -77,7 +74,7 @@ def batch(
 ) -> None:  # fmt: skip
     """Answer a file of requests, in OpenAI's batch format. Stop it as you like: the same command
     goes on from there. The exit code is 1 if a row of OUT has an error."""
-    api = serving("batches", "serve" if on_ray is None else "ray")
+    api = server_package("batches need", on_ray)
     n_lines, asks_embedding = _look_at(requests)
     with Journal(answers) as journal:
         options = api.ServeOptions(
@@ -85,7 +82,7 @@ def batch(
             max_queue=(2 * TEXTS_PER_LINE) * own.parallel, max_choices=TEXTS_PER_LINE, **kept,
         )  # fmt: skip
         arguments: dict[str, Any] = {
-            "type": own.type, "embeddings": own.embeddings or asks_embedding, "drafting": drafts,
+            "embeddings": own.embeddings or asks_embedding, "drafting": drafts,
             "mmproj": own.mmproj, **load,
         }  # fmt: skip
         if on_ray is None:
@@ -146,17 +143,6 @@ async def _run(
             read_lines(file, BATCHABLE), journal, handle, parallel=n_open, ordered=ordered,
             progress=lambda counts: bar(counts.done, n_lines),
         )  # fmt: skip
-
-
-def serving(what: str, extra: str = "serve") -> Any:
-    """The package of the server. Raises WeftError, which names `extra`, if what `what` needs is
-    missing."""
-    try:
-        return importlib.import_module("weft.serve")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("weft"):
-            raise
-        raise WeftError(f"{what} need {error.name}; {how_to_install(extra)}") from None
 
 
 def _look_at(requests: Path) -> tuple[int, bool]:

@@ -12,7 +12,7 @@ from weft.cli.bench_kernel import DEFAULT_COLUMNS, DEFAULT_FORMATS, DEFAULT_SHAP
 from weft.cli.bench_rows import Setting, is_shown
 from weft.cli.bench_series import Runs, Series
 from weft.cli.bench_table import Output, Printer, SpeedsFirst, make_printer, speeds_text
-from weft.cli.bench_tests import tests_of
+from weft.cli.bench_tests import BenchTest, tests_of
 from weft.cli.bench_tune import keep_speeds
 from weft.cli.bench_tune import tune as tune_models
 from weft.cli.console import note, say, size_text, wide
@@ -168,20 +168,7 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if min(batches) < 1:
         raise ContextError("-b is 0; it must be at least 1")
     if own.n_seqs or own.n_prompt_each or own.n_gen_each:
-        ignored = {
-            "--profile": own.show_profile, "--tasks": own.show_tasks, "--trace": own.trace,
-            "--html": own.html, "--tune": own.tune, "--kernel": own.kernel, "-p": own.n_prompt,
-            "-n": own.n_gen, "-pg": own.pairs, "-d": own.n_depth,
-        }  # fmt: skip
-        for name in (name for name, given in ignored.items() if given):
-            raise ContextError(f"{name} is of tests with -p and -n; leave out -npl, -npp and -ntg")
-        several = BatchedTests(
-            numbers("-npp", own.n_prompt_each or ["128"], parse_tokens),
-            numbers("-ntg", own.n_gen_each or ["128"], parse_tokens),
-            numbers("-npl", own.n_seqs or ["1"]),
-            own.shared,
-        )
-        bench_batched(models, load, several, batches[0], own.output)
+        bench_batched(models, load, _batched_tests(own), batches[0], own.output)
         return
     tests = tests_of(
         own.n_prompt or ["512"], own.n_gen or ["128"], own.pairs or (), own.n_depth or ["0"]
@@ -192,14 +179,7 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if not 0 <= own.delay <= 3600:
         raise ContextError(f"--delay is {own.delay:g}; it must be 0 to 3600 seconds")
     if own.kernel:
-        if models:
-            raise ContextError("bench --kernel takes no model")
-        if own.output not in _FOR_KERNELS:
-            raise ContextError(f"-o {own.output}: bench --kernel writes {', '.join(_FOR_KERNELS)}")
-        threads = load[0].arguments["threads"]
-        bench_kernels(
-            own.shape, own.columns, own.formats, own.repetitions, threads, own.output.value
-        )
+        _bench_kernel(models, own, load[0])
         return
     if not models:
         raise ContextError("bench needs a model, or --kernel")
@@ -213,17 +193,9 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if own.html is not None and len(models) * len(load) * len(kinds) > 1:
         raise ContextError("--html shows one model with one setting; measure the others apart")
     settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
+    columns = _shown(settings)
     opened = [_checked(path, load[0], max(test.n_cells for test in tests)) for path in models]
-    names = [name for name, _ in opened]
-    widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
-    columns_shown = _shown(settings)
-    screen = wide().width if sys.stdout.isatty() else None
-    printers: list[Printer] = [make_printer(own.output, sys.stdout, columns_shown, widths, screen)]
-    words_first = screen is not None and own.output is Output.md and len(names) == 1
-    if words_first and len(settings) == 1 and len(tests) <= _FEW:
-        printers = [SpeedsFirst(printers[0], sys.stdout, opened[0][1])]
-    if own.output_err is not None:
-        printers.append(make_printer(own.output_err, sys.stderr, columns_shown, widths))
+    printers = _printers(own, opened, tests, columns, is_one=len(settings) == 1)
     runs = Runs(
         own.repetitions, not own.no_warmup, own.delay, own.progress, own.verbose,
         profile=own.show_profile or own.trace is not None or own.html is not None,
@@ -231,23 +203,74 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     )  # fmt: skip
     series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
-    left_out = _keep(models, load, series, columns_shown)
+    left_out = _keep(models, load, series, columns)
     if own.output is Output.md and own.output_err is None and not own.progress:
         for text in left_out:
             say(text, "dim")
+    in_words = not isinstance(printers[0], SpeedsFirst)
+    _show_more(own, series, load[-1], in_words=in_words)
+
+
+def _batched_tests(own: BenchFlags) -> BatchedTests:
+    """The tests of several sequences; raises ContextError for options that are of the others."""
+    ignored = {
+        "--profile": own.show_profile, "--tasks": own.show_tasks, "--trace": own.trace,
+        "--html": own.html, "--tune": own.tune, "--kernel": own.kernel, "-p": own.n_prompt,
+        "-n": own.n_gen, "-pg": own.pairs, "-d": own.n_depth,
+    }  # fmt: skip
+    for name in (name for name, given in ignored.items() if given):
+        raise ContextError(f"{name} is of tests with -p and -n; leave out -npl, -npp and -ntg")
+    return BatchedTests(
+        numbers("-npp", own.n_prompt_each or ["128"], parse_tokens),
+        numbers("-ntg", own.n_gen_each or ["128"], parse_tokens),
+        numbers("-npl", own.n_seqs or ["1"]),
+        own.shared,
+    )
+
+
+def _bench_kernel(models: Sequence[Path], own: BenchFlags, load: Loading) -> None:
+    """Compares the ways to multiply, without a model."""
+    if models:
+        raise ContextError("bench --kernel takes no model")
+    if own.output not in _FOR_KERNELS:
+        raise ContextError(f"-o {own.output}: bench --kernel writes {', '.join(_FOR_KERNELS)}")
+    threads = load.arguments["threads"]
+    bench_kernels(own.shape, own.columns, own.formats, own.repetitions, threads, own.output.value)
+
+
+def _printers(
+    own: BenchFlags, opened: Sequence[tuple[str, bool]], tests: Sequence[BenchTest],
+    columns: Sequence[str], *, is_one: bool,
+) -> list[Printer]:  # fmt: skip
+    """The printers of the rows. `opened` are the names of the models, and whether each writes token
+    by token; `is_one` says that there is one setting."""
+    names = [name for name, _ in opened]
+    widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
+    screen = wide().width if sys.stdout.isatty() else None
+    printers: list[Printer] = [make_printer(own.output, sys.stdout, columns, widths, screen)]
+    words_first = screen is not None and own.output is Output.md and len(names) == 1
+    if words_first and is_one and len(tests) <= _FEW:
+        printers = [SpeedsFirst(printers[0], sys.stdout, opened[0][1])]
+    if own.output_err is not None:
+        printers.append(make_printer(own.output_err, sys.stderr, columns, widths))
+    return printers
+
+
+def _show_more(own: BenchFlags, series: Series, last: Loading, *, in_words: bool) -> None:
+    """Writes the files that were asked for, and prints what belongs below the table; the speeds,
+    too, if `in_words`. `last` is the last combination of options."""
     if own.trace is not None:
         series.profiles[-1].save_trace(own.trace)
     if own.html is not None:
         _write_report(own.html, series)
     if own.output is Output.md:
-        in_words = not isinstance(printers[0], SpeedsFirst)
         _print_notes(series, in_words=in_words, detailed=own.show_profile or own.verbose)
     for name, tasks in series.tasks:
         print(f"\n{name}: {tasks}", file=sys.stdout if own.output is Output.md else sys.stderr)
     if own.show_profile and own.output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
             print_profile(measured, own.slowest, to_error=own.output is not Output.md)
-            print_predicted(measured, series.plan, load[-1].arguments)
+            print_predicted(measured, series.plan, last.arguments)
 
 
 def _keep(
@@ -288,7 +311,7 @@ def _write_report(path: Path, series: Series) -> None:
 def _checked(path: Path, load: Loading, n_tokens: int) -> tuple[str, bool]:
     """The name of the model for the table, and whether it writes token by token. Prints a note if
     it was trained for fewer tokens."""
-    model = open_with(path, dict(load.arguments))
+    model = open_with(path, dict(load.arguments), planned=True)
     if model.config.n_encoder:
         raise ContextError(
             f"{path.name} has an encoder and a decoder; weft bench measures models that continue "

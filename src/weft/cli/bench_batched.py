@@ -15,7 +15,7 @@ from weft.cli.bench_table import Output
 from weft.cli.console import StatusLine
 from weft.cli.loading import Loading, context_arguments, open_with
 from weft.errors import ContextError
-from weft.llm import Context
+from weft.llm import Context, Model
 from weft.records import dataclass
 
 _COLUMNS = {
@@ -53,33 +53,41 @@ def bench_batched(
     if out is Output.md:
         print("| " + " | ".join(f"{name:>9}" for name in _COLUMNS) + " |")
         print("| --------: " * len(_COLUMNS) + "|")
-    for path, (typed, arguments) in product(models, load):
-        model = open_with(path, dict(arguments))
-        sizes = list(product(tests.n_prompt, tests.n_gen, tests.n_seqs))
-        n_seqs = max(tests.n_seqs)
-        n_cells = max(tests.n_cells(*size) for size in [*sizes, (*_WARM_UP, n_seqs)])
-        options = context_arguments(arguments) | {"n_ctx": n_cells, "n_seq_max": n_seqs}
-        context = Context(model, n_outputs=n_seqs, **options)
-        about = {
-            "model_filename": str(path), "n_kv_max": context.n_ctx, "n_batch": n_batch,
-            "n_ubatch": context.n_ubatch, "is_pp_shared": int(tests.shared),
-            "n_threads": typed["n_threads"], "n_threads_batch": typed["n_threads_batch"],
+    for path in models:
+        model = open_with(path, dict(load[0].arguments))
+        for one in load:
+            _bench_setting(path, model, one, tests, n_batch, out)
+
+
+def _bench_setting(
+    path: Path, model: Model, load: Loading, tests: BatchedTests, n_batch: int, out: Output
+) -> None:
+    """Measures and prints the tests of a model with one combination of options."""
+    sizes = list(product(tests.n_prompt, tests.n_gen, tests.n_seqs))
+    n_seqs = max(tests.n_seqs)
+    n_cells = max(tests.n_cells(*size) for size in [*sizes, (*_WARM_UP, n_seqs)])
+    options = context_arguments(load.arguments) | {"n_ctx": n_cells, "n_seq_max": n_seqs}
+    context = Context(model, n_outputs=n_seqs, **options)
+    about = {
+        "model_filename": str(path), "n_kv_max": context.n_ctx, "n_batch": n_batch,
+        "n_ubatch": context.n_ubatch, "is_pp_shared": int(tests.shared),
+        "n_threads": load.typed["n_threads"], "n_threads_batch": load.typed["n_threads_batch"],
+    }  # fmt: skip
+    _measure(context, tests.shared, *_WARM_UP, n_seqs, n_batch)
+    for n_prompt, n_gen, n in sizes:
+        with StatusLine() as status:
+            status(f"measuring {n} sequences of {n_prompt} and {n_gen} tokens")
+            t_pp, t_tg = _measure(context, tests.shared, n_prompt, n_gen, n, n_batch)
+        read, written = n_prompt * (1 if tests.shared else n), n_gen * n
+        row = {
+            "pp": n_prompt, "tg": n_gen, "pl": n, "n_kv": read + written, "t_pp": t_pp,
+            "speed_pp": read / t_pp, "t_tg": t_tg, "speed_tg": written / t_tg if t_tg else 0.0,
+            "t": t_pp + t_tg, "speed": (read + written) / (t_pp + t_tg),
         }  # fmt: skip
-        _measure(context, tests.shared, *_WARM_UP, n_seqs, n_batch)
-        for n_prompt, n_gen, n in sizes:
-            with StatusLine() as status:
-                status(f"measuring {n} sequences of {n_prompt} and {n_gen} tokens")
-                t_pp, t_tg = _measure(context, tests.shared, n_prompt, n_gen, n, n_batch)
-            read, written = n_prompt * (1 if tests.shared else n), n_gen * n
-            row = {
-                "pp": n_prompt, "tg": n_gen, "pl": n, "n_kv": read + written, "t_pp": t_pp,
-                "speed_pp": read / t_pp, "t_tg": t_tg, "speed_tg": written / t_tg if t_tg else 0.0,
-                "t": t_pp + t_tg, "speed": (read + written) / (t_pp + t_tg),
-            }  # fmt: skip
-            if out is Output.jsonl:
-                print(json.dumps(about | row), flush=True)
-            else:
-                print(_line(row), flush=True)
+        if out is Output.jsonl:
+            print(json.dumps(about | row), flush=True)
+        else:
+            print(_line(row), flush=True)
 
 
 def _line(row: dict[str, float]) -> str:

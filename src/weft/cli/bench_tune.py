@@ -20,7 +20,7 @@ from weft.cli.bench_race import LEAST_ROUNDS, Race, race
 from weft.cli.bench_rows import Row
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
-from weft.cli.loading import Loading, context_arguments
+from weft.cli.loading import Loading, context_arguments, open_with
 from weft.control_group import usable_processors
 from weft.errors import ContextError, FormatError
 from weft.frontends.models import open_model
@@ -241,7 +241,8 @@ def keep_speeds(models: Sequence[Path], typed: Mapping[str, Any], rows: Sequence
         speeds = _kept_speeds([row for row in rows if row["model_filename"] == str(path)], left_out)
         if not speeds:
             continue
-        with open_model(path) as file, suppress(FormatError):  # a folder that cannot be written
+        file = open_model(path, typed.get("type"), planned=True)
+        with file, suppress(FormatError):  # a folder that cannot be written
             if find(file) is not None:
                 left_out.append(
                     f"the speeds of {path.name} are not kept for `weft explain`: there are those "
@@ -277,7 +278,7 @@ def _kept_speeds(rows: Sequence[Row], left_out: list[str]) -> dict[str, float]:
 def _tune_one(
     path: Path, load: Sequence[Loading], tests: Sequence[BenchTest], seconds: float
 ) -> None:
-    model = Model.open(path)
+    model = open_with(path, dict(load[0].arguments))
     if not model.config.causal or not model.writes:
         raise ContextError(
             f"{path.name} writes no text token by token; --tune is for models that do"

@@ -73,7 +73,6 @@ class ChatFlags(Group):
     mmproj: Path | None
     image: list[str] | None
     audio: list[str] | None
-    type: str | None
     ignore_eos: bool
     escape: bool | None
     special: bool
@@ -122,7 +121,7 @@ def chat(
     load["n_seq_max"] = None if load["plan"] else 1
     with LoadProgress() as progress:
         llm = LLM(
-            model, type=own.type, context_shift=own.context_shift and own.max_tokens != -2,
+            model, context_shift=own.context_shift and own.max_tokens != -2,
             n_keep=own.n_keep, chat_template=chats.source, drafting=drafts, mmproj=own.mmproj,
             progress=progress, **kept, **load,
         )  # fmt: skip

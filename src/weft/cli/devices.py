@@ -16,9 +16,11 @@ from weft.cli.about import about, built_lines
 from weft.cli.console import StatusLine, chosen_devices, wide
 from weft.cli.doctor import used_target
 from weft.cli.ops_grid import devices_of, grid_as_json, grid_as_markdown, page_devices, print_grid
+from weft.control_group import memory_limit, processor_limit
 from weft.errors import DeviceError
 from weft.native import _native
 from weft.numa import memory_nodes
+from weft.tables import count_text, size_text
 
 
 def devices(
@@ -79,6 +81,7 @@ def _as_json(peaks: Peaks | None) -> dict[str, Any]:
             "features": _native.cpu_features(),
             "cores": _native.usable_cores(),
             "processors": _native.usable_processors(),
+            "control_group": _limits(),
             "memory_nodes": memory_nodes(_native.usable_cpus()),
             **{name: about()[name] for name in ("built_for", "built_from", "targets")},
             "target": used,
@@ -95,6 +98,9 @@ def print_devices(peaks: Peaks | None = None) -> None:
     features = " ".join(_native.cpu_features())
     out = wide()
     out.print(f"cpu: {cores} cores, {processors} processors; features: {features}")
+    limits = _limits_text(**_limits())
+    if limits:
+        out.print(f"limits of the control group (of a container or a service): {limits}")
     nodes = memory_nodes(_native.usable_cpus())
     if len(nodes) > 1:
         each = ", ".join(f"{node} ({len(cpus)} processors)" for node, cpus in nodes.items())
@@ -113,6 +119,18 @@ def print_devices(peaks: Peaks | None = None) -> None:
         about = ": ".join(part for part in (device.description, device.why_not) if part)
         table.add_row(device.name, state, about.replace("[", r"\["))
     out.print(table)
+
+
+def _limits() -> dict[str, int | None]:
+    """The processors (rounded up) and the bytes of memory that control groups grant; None: all."""
+    return {"processors": processor_limit(), "memory": memory_limit()}
+
+
+def _limits_text(processors: int | None, memory: int | None) -> str:
+    """The same in words; empty: there are none."""
+    parts = [] if processors is None else [count_text(processors, "processor")]
+    parts += [] if memory is None else [f"{size_text(memory)} of memory"]
+    return ", ".join(parts)
 
 
 def _print_targets() -> None:

@@ -104,7 +104,7 @@ def _recorded(
 def _planned(path: Path, load: dict[str, Any]) -> ExpertArena:
     """The experts of a model that is not loaded."""
     load["drafting"] = None
-    opening = Opening(path, **take_model_arguments(load))
+    opening = Opening(path, planned=True, **take_model_arguments(load))
     (plan,) = opening.plans(n_outputs=1, n_seq_max=None if load["plan"] else 1, **load)
     arena = plan.experts
     assert arena is not None

@@ -134,7 +134,7 @@ def explain(
         # workers that are started for the plan live as long as `load`
         load["machines"] = machine_group(load["machines"], load.get("machine_key"))
     load |= {"mmproj": own.mmproj, "drafting": drafts}
-    opening = Opening(model, whole=False, **take_model_arguments(load))
+    opening = Opening(model, whole=False, planned=True, **take_model_arguments(load))
     loaded = opening.model
     if loaded.file.n_missing:
         say(

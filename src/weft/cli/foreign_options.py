@@ -102,9 +102,9 @@ _INSTEAD: dict[str, str] = {
     "--context-shift": "weft run and weft chat have it; a served text ends with its context",
     **dict.fromkeys(("--num-predict",), "-n says how many tokens are generated at most"),
     "--show-timings": "-v of weft chat says them",
-    "--api-prefix": "a proxy in front of the server can map paths",
-    "--root-path": "a proxy in front of the server can map paths",
-    "--uds": "--host and --port say where the server listens",
+    "--api-prefix": "--root-path of weft serve is the path below which a proxy has it",
+    "--root-path": "weft serve has it",
+    "--uds": "weft serve has it",
     **dict.fromkeys(
         ("--imatrix", "--include-weights", "--exclude-weights", "--output-tensor-type",
          "--token-embedding-type", "--tensor-type", "--leave-output-tensor", "--prune-layers"),

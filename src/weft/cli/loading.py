@@ -19,7 +19,7 @@ import typer
 from weft.backends.cpu.experts import ExpertPolicy
 from weft.cli.adapter_options import AdapterFlags
 from weft.cli.command import SWITCH, usage_error
-from weft.cli.console import chosen_devices, say
+from weft.cli.console import LoadProgress, chosen_devices, say
 from weft.cli.groups import ABSENT, Group, changed, grouped
 from weft.cli.machine_options import MACHINE_OPTIONS, machines_of
 from weft.cli.metadata_options import MetadataFlags
@@ -73,6 +73,7 @@ class _Planning(Group):
     """True for objects whose devices are in a machine profile, and not here."""
     n_ctx: int | None
     n_ubatch: int | None
+    type: str | None
     flash: str = "auto"
     type_k: str | None
     type_v: str | None
@@ -277,15 +278,18 @@ def _pairs(flag: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
             yield left, right
 
 
-_OF_MODELS = ("adapters", "control_vectors", "control_vector_layers", "metadata")
+_OF_MODELS = ("type", "adapters", "control_vectors", "control_vector_layers", "metadata")
 
 
-def open_with(path: Path, load: dict[str, Any], *, whole: bool = True) -> Model:
-    """Opens a model with the adapters and control vectors of `load`, which is left with arguments
-    of `Context`. With `whole` False the beginning of a GGUF file is enough, for plans."""
+def open_with(path: Path, load: dict[str, Any], *, planned: bool = False) -> Model:
+    """Opens a model in the type and with the adapters and control vectors of `load`, which is left
+    with arguments of `Context`. With `planned` no matrix is quantized to the type, which is enough
+    to name and to plan the model."""
     given = {name: load.pop(name, None) for name in _OF_MODELS}
-    metadata = given.pop("metadata")
-    return Model(open_model(path, whole=whole, metadata=metadata), **given)
+    to, metadata = given.pop("type"), given.pop("metadata")
+    with LoadProgress() as progress:
+        file = open_model(path, to, progress=progress, planned=planned, metadata=metadata)
+    return Model(file, **given)
 
 
 def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:

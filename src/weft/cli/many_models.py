@@ -10,7 +10,7 @@ from typing import Any
 from weft.cli.command import SEVERAL, usage_error
 from weft.cli.console import say
 from weft.cli.groups import Group
-from weft.cli.serve_options import LOOPBACK, WITHOUT_KEYS, page_line
+from weft.cli.serve_options import WITHOUT_KEYS, is_in_network, page_line
 from weft.errors import FormatError
 from weft.options import option
 from weft.schedule.profile import parse_size
@@ -111,7 +111,7 @@ def serve_many(
             most = fleet.loader.budget
             budget = "" if most is None else f", {size_text(most)} at most"
             say(f"{len(catalog)} models{budget}: {', '.join(catalog.entries)}")
-            if not options.needs_key and options.host not in LOOPBACK:
+            if not options.needs_key and is_in_network(options):
                 say(WITHOUT_KEYS)
 
         def ready(url: str) -> None:

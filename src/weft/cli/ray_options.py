@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from weft.cli.command import MACHINES, usage_error
 from weft.cli.groups import Group
+from weft.errors import WeftError
+from weft.extras import how_to_install
 from weft.options import option
 from weft.records import dataclass
 
@@ -68,3 +71,16 @@ def parse_replicas(text: str) -> tuple[int, int]:
             f"{MOST_REPLICAS}, e.g. 4 or 2..8"
         )
     return least, most
+
+
+def server_package(who: str, on_ray: OnRay | None) -> Any:
+    """The package of the server, which commands without it do not import.
+
+    Raises WeftError, which begins with `who` ("the server needs"), if a package is missing."""
+    try:
+        return importlib.import_module("weft.serve")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("weft"):
+            raise
+        extra = how_to_install("serve" if on_ray is None else "ray")
+        raise WeftError(f"{who} {error.name}; {extra}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,10 @@ from weft.llm.sampling.constraint import check_constraint
 from weft.llm.senses.media import Medium
 from weft.options import option
 from weft.tables import count_text
+
+if TYPE_CHECKING:
+    from weft.cli.dump import TensorDump
+    from weft.llm.quality.tensor_log import TensorLog
 
 
 class WriterLoad(Load):
@@ -59,7 +63,6 @@ class RunFlags(Group):
     mmproj: Path | None
     image: list[str] | None
     audio: list[str] | None
-    type: str | None
     ignore_eos: bool
     escape: bool | None
     parse_special: bool
@@ -113,26 +116,15 @@ def run(
     alone."""
     require_text_only(own.conversation, own.interactive)
     most = most_tokens(own.max_tokens)
-    if text is not None and own.prompt is not None:
-        hint = f"; {text} was read as the prompt: {COMMAS}" if is_worker(text) else ""
-        raise ContextError(f"give the prompt as an argument or with -p, not both{hint}")
-    start = _prompt(own.prompt if text is None else text, own.file, own.escape)
+    start = _start(text, own)
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)
-    if own.beside is not None and (own.image or own.audio):
-        raise ContextError("--beside compares the tensors of a text; leave out --image and --audio")
-    log = dump = None
-    if own.beside is not None or own.dump_tensors is not None:
-        from weft.cli.dump import TensorDump, read_log, show_beside  # most runs dump none
-
-        log = read_log(own.beside) if own.beside is not None else None
-        glob = own.dump_tensors if log is None else None
-        dump = TensorDump(glob) if glob is not None else None
+    log, dump = _dumped(own)
     load |= {"n_seq_max": None if load["plan"] else 1, "repack_later": True}
     with LoadProgress() as progress:
         shifts = own.context_shift and own.max_tokens != -2
         llm = LLM(
-            model, type=own.type, context_shift=shifts, n_keep=own.n_keep, drafting=drafts,
+            model, context_shift=shifts, n_keep=own.n_keep, drafting=drafts,
             mmproj=own.mmproj, progress=progress, eval_callback=dump,
             **kept, **load,
         )  # fmt: skip
@@ -141,21 +133,58 @@ def run(
     if own.html is not None:
         llm.context.watch_cache()
     if not own.quiet:
-        _show_plan(model, llm, own.verbose)
-        if own.mmproj is not None:
-            for line in llm.senses.about():
-                say(line)
-        if own.verbose:
-            say(prefixes_line(llm.context, PrefixOptions(**kept)))
-            _show_tokens(llm, start, own.parse_special)
-    if log is not None:
-        try:
+        _show_loaded(model, llm, own, kept, start)
+    try:
+        if log is not None:
+            from weft.cli.dump import show_beside
+
             show_beside(llm, log, start, own.dump_tensors, own.parse_special, own.verbose)
-        finally:
-            if own.html is not None:
-                _write_report(own.html, llm)
-            llm.close()
-        return
+        else:
+            _write(llm, start, own, sampling, most, stop)
+    finally:
+        if own.html is not None:
+            _write_report(own.html, llm)
+        llm.close()
+
+
+def _start(text: str | None, own: RunFlags) -> str:
+    """The text to continue: the argument, or what the options say."""
+    if text is not None and own.prompt is not None:
+        hint = f"; {text} was read as the prompt: {COMMAS}" if is_worker(text) else ""
+        raise ContextError(f"give the prompt as an argument or with -p, not both{hint}")
+    return _prompt(own.prompt if text is None else text, own.file, own.escape)
+
+
+def _dumped(own: RunFlags) -> tuple[TensorLog | None, TensorDump | None]:
+    """The log of --beside, or else what prints the tensors of --dump-tensors."""
+    if own.beside is not None and (own.image or own.audio):
+        raise ContextError("--beside compares the tensors of a text; leave out --image and --audio")
+    if own.beside is None and own.dump_tensors is None:
+        return None, None
+    from weft.cli import dump  # most runs dump none
+
+    if own.beside is not None:
+        return dump.read_log(own.beside), None
+    assert own.dump_tensors is not None
+    return None, dump.TensorDump(own.dump_tensors)
+
+
+def _show_loaded(model: Path, llm: LLM, own: RunFlags, kept: dict[str, Any], start: str) -> None:
+    """Prints the plan and the towers, with -v also what is kept and the tokens of the prompt."""
+    _show_plan(model, llm, own.verbose)
+    if own.mmproj is not None:
+        for line in llm.senses.about():
+            say(line)
+    if own.verbose:
+        say(prefixes_line(llm.context, PrefixOptions(**kept)))
+        _show_tokens(llm, start, own.parse_special)
+
+
+def _write(
+    llm: LLM, start: str, own: RunFlags, sampling: SamplingParams, most: int | None,
+    stop: list[str],
+) -> None:  # fmt: skip
+    """Writes the text as it comes, at most `most` tokens, and behind it the speed."""
     waiting = PromptProgress()
     pieces: Iterator[str]
     media = [Medium("image", path) for path in own.image or ()]
@@ -184,9 +213,6 @@ def run(
         experts = llm.context.plan.experts
         if own.verbose and experts is not None:
             say(f"experts: {experts.about()}")
-        if own.html is not None:
-            _write_report(own.html, llm)
-        llm.close()
 
 
 def _write_report(path: Path, llm: LLM) -> None:

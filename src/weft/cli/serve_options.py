@@ -11,16 +11,23 @@ from weft.errors import FormatError
 from weft.options import option
 from weft.schedule.profile import parse_size
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WITHOUT_KEYS = (
     "warning: without --keys, --api-key or --api-key-file everybody in the network may use this "
     "server"
 )
 
 
+def is_in_network(options: Any) -> bool:
+    """True if other machines can reach a server with these `ServeOptions`."""
+    return options.uds is None and options.host not in _LOOPBACK
+
+
 def page_line(url: str) -> str:
     """Where a browser finds the page of a server that listens at `url`; an address that stands for
-    all of this machine's is none to open."""
+    all of this machine's is none to open, and a browser opens no Unix socket."""
+    if "://unix:" in url:
+        return "page to chat: at the address of the proxy in front of this socket"
     for every, own in (("://0.0.0.0:", "://127.0.0.1:"), ("://[::]:", "://[::1]:")):
         if every in url:
             here = url.replace(every, own)
@@ -41,6 +48,14 @@ def _size(flag: str) -> Any:
 class OthersFlags(Group):
     """Options for servers that others use."""
 
+    uds: Path | None = option(
+        None, "Listen at a Unix socket instead of --host and --port; its file goes with the "
+        "server.", "--uds", OTHERS, metavar="PATH",
+    )  # fmt: skip
+    root_path: str = option(
+        "", "Path below which a proxy has this server, such as /llm.", panel=OTHERS,
+        metavar="PATH", show_default=False,
+    )  # fmt: skip
     api_key_file: Path | None = option(None, "Keys, one a line.", panel=OTHERS, metavar="FILE")
     keys: Path | None = option(
         None, "Keys with names, limits and usage, made by `weft keys`.", panel=OTHERS,

@@ -25,7 +25,7 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
     if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not has_values():
         return None
     try:
-        with open_model(model, whole=False) as file:
+        with open_model(model, typed.get("type"), whole=False, planned=True) as file:
             found = find(file)
     except WeftError:  # a graph as text, a .pte, or a damaged file: the command says so
         return None

@@ -21,12 +21,14 @@ def open_model(
     progress: Callable[[int, int], None] | None = None,
     to_write: bool = False,
     whole: bool = True,
+    planned: bool = False,
     metadata: Mapping[str, object] | None = None,
 ) -> GGUFFile:
     """Opens the GGUF file at `path`, or the folder with config.json, safetensors and a tokenizer.
 
     With `to`, the name of a mix such as `q4_K_M`, matrices are quantized in memory, and `progress`
-    gets the bytes that are done, and all. `to_write` is for what goes to a GGUF file: tensors of a
+    gets the bytes that are done, and all; with `planned` each is quantized when its data are read.
+    `to_write` is for what goes to a GGUF file: tensors of a
     folder are then in the order of GGUF files. With `whole` False the beginning of a GGUF file is
     enough, for plans (see `open_gguf`). Settings that a GGUF file lacks come from a config.json
     beside it (`hf/beside.py`), unless it is opened `to_write`. `metadata` has keys that are read
@@ -43,9 +45,9 @@ def open_model(
         file = with_keys(file, metadata)
     if to is None:
         return file
-    from weft.frontends.gguf.quantize import loaded_as
+    from weft.frontends.gguf.quantize import loaded_as, planned_as
 
-    return loaded_as(file, to, progress=progress)
+    return planned_as(file, to) if planned else loaded_as(file, to, progress=progress)
 
 
 def with_keys(file: GGUFFile, keys: Mapping[str, object]) -> GGUFFile:

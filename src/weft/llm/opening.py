@@ -85,16 +85,12 @@ class Opening:
 
         Raises ContextError for a model that cannot draft, and FormatError for a file that is
         missing, damaged or of an unknown kind."""
-        to, mmproj = files.get("type"), files.get("mmproj")
+        mmproj = files.get("mmproj")
         self.progress = files.get("progress")
         file = open_model(
-            local_path(path), None if planned else to, progress=self.progress, whole=whole,
-            metadata=files.get("metadata"),
+            local_path(path), files.get("type"), progress=self.progress, whole=whole,
+            planned=planned, metadata=files.get("metadata"),
         )  # fmt: skip
-        if planned and to is not None:
-            from weft.frontends.gguf.quantize import planned_as
-
-            file = planned_as(file, to)
         self.towers = None if mmproj is None else _towers(mmproj)
         self.model = Model(
             file, files.get("adapters"), files.get("control_vectors"),

@@ -55,6 +55,26 @@ class _Node:
     """Per device, whether it must copy a weight that only this node reads."""
 
 
+_State = tuple[int, bool, tuple[int, ...]]
+"""Device, whether its split has inputs, and the states of live values."""
+_Cost = tuple[float, tuple[int, ...]]
+"""The objective so far, and the bytes that free leaves take in each limited memory."""
+_Way = tuple[float, tuple[int, ...], int, int]
+"""A `_Cost`, the number of the state before, and the device of the node."""
+
+
+@dataclass(slots=True)
+class _Room:
+    """The limits of memory for free leaves, and its price."""
+
+    slot: dict[str, int]
+    """The number of each limited memory."""
+    sizes: list[int]
+    """The bytes of each limited memory."""
+    price: float
+    """Seconds per byte."""
+
+
 def walk(
     problem: Problem, width: int, *, price: float = 0.0, limits: Mapping[str, int] | None = None
 ) -> Found | None:
@@ -64,74 +84,19 @@ def walk(
     seconds per byte that such a leaf must save to be worth its room."""
     limited = sorted(limits or {})
     slot = {memory: i for i, memory in enumerate(limited)}
-    room = [(limits or {})[memory] for memory in limited]
-    nodes = _prepare(problem)
-    n = problem.n_devices
+    room = _Room(slot, [(limits or {})[memory] for memory in limited], price)
     exact = True
-    # key: (device, split has inputs, live values); value: (objective, bytes used, way)
-    states: dict[tuple[int, bool, tuple[int, ...]], tuple[float, tuple[int, ...]]] = {
-        (-1, False, ()): (0.0, (0,) * len(limited))
-    }
+    states: dict[_State, _Cost] = {(-1, False, ()): (0.0, (0,) * len(limited))}
     parents: list[list[tuple[int, int]]] = []
-    home, readable, start = problem.home, problem.readable, problem.start
-    for i, node in enumerate(nodes):
-        fresh: dict[tuple[int, bool, tuple[int, ...]], tuple[float, tuple[int, ...], int, int]] = {}
-        for parent, ((current, has_inputs, live), (cost, used)) in enumerate(states.items()):
-            base = (*live, *node.enter)
-            for b in problem.allowed[i]:
-                values = list(base)
-                own = home[b] << n
-                total = cost + node.fixed[b]
-                settled = 0
-                if node.follows is not None:
-                    position, v = node.follows
-                    if values[position] == FREE:
-                        values[position] = own
-                        settled += problem.sizes[v]
-                    elif not readable[values[position] >> n][b]:
-                        continue
-                new_split = b != current or (has_inputs and node.foreign[b])
-                added = node.copies[b]
-                for position, v in node.reads:
-                    state = values[position]
-                    if state == FREE:
-                        values[position] = own
-                        settled += problem.sizes[v]
-                        continue
-                    place = state >> n
-                    if readable[place][b]:
-                        continue
-                    if has_inputs and problem.is_weight[v]:
-                        new_split = True
-                    if not state >> b & 1:
-                        total += problem.copy(v, place, b)
-                        added = True
-                        if not problem.group[v]:
-                            values[position] = state | 1 << b
-                new_used = used
-                if settled:
-                    exact = False
-                    k = slot.get(problem.memory[home[b]])
-                    if k is not None:
-                        total += price * settled
-                        new_used = (*used[:k], used[k] + settled, *used[k + 1 :])
-                if limited and any(u > r for u, r in zip(new_used, room, strict=True)):
-                    continue
-                if new_split:
-                    total += start[b]
-                key = (
-                    b,
-                    added or (has_inputs and not new_split),
-                    (*[values[k] for k in node.keep], *[own] * node.n_results),
-                )
-                old = fresh.get(key)
-                if old is None or total < old[0]:
-                    fresh[key] = (total, new_used, parent, b)
+    for i, node in enumerate(_prepare(problem)):
+        fresh, settles = _states_behind(problem, i, node, states, room)
         if not fresh:
             return None
+        if settles:
+            exact = False
         if len(fresh) > width:
             exact = False
-            fresh = _best_states(fresh, width, n)
+            fresh = _best_states(fresh, width, problem.n_devices)
         parents.append([(parent, b) for _, _, parent, b in fresh.values()])
         states = {key: (total, used) for key, (total, used, _, _) in fresh.items()}
     costs = [cost for cost, _ in states.values()]
@@ -145,8 +110,66 @@ def walk(
     return Found(seconds, where, exact, "a walk along the nodes")
 
 
-_State = tuple[int, bool, tuple[int, ...]]
-_Way = tuple[float, tuple[int, ...], int, int]
+def _states_behind(
+    problem: Problem, i: int, node: _Node, states: Mapping[_State, _Cost], room: _Room
+) -> tuple[dict[_State, _Way], bool]:
+    """The states behind node `i`, each with the cheapest way there, and whether any way chooses
+    the place of a free leaf."""
+    n, settles = problem.n_devices, False
+    home, readable = problem.home, problem.readable
+    fresh: dict[_State, _Way] = {}
+    for parent, ((current, has_inputs, live), (cost, used)) in enumerate(states.items()):
+        base = (*live, *node.enter)
+        for b in problem.allowed[i]:
+            values = list(base)
+            own = home[b] << n
+            total = cost + node.fixed[b]
+            settled = 0
+            if node.follows is not None:
+                position, v = node.follows
+                if values[position] == FREE:
+                    values[position] = own
+                    settled += problem.sizes[v]
+                elif not readable[values[position] >> n][b]:
+                    continue
+            new_split = b != current or (has_inputs and node.foreign[b])
+            added = node.copies[b]
+            for position, v in node.reads:
+                state = values[position]
+                if state == FREE:
+                    values[position] = own
+                    settled += problem.sizes[v]
+                    continue
+                place = state >> n
+                if readable[place][b]:
+                    continue
+                if has_inputs and problem.is_weight[v]:
+                    new_split = True
+                if not state >> b & 1:
+                    total += problem.copy(v, place, b)
+                    added = True
+                    if not problem.group[v]:
+                        values[position] = state | 1 << b
+            new_used = used
+            if settled:
+                settles = True
+                k = room.slot.get(problem.memory[home[b]])
+                if k is not None:
+                    total += room.price * settled
+                    new_used = (*used[:k], used[k] + settled, *used[k + 1 :])
+            if used and any(u > r for u, r in zip(new_used, room.sizes, strict=True)):
+                continue
+            if new_split:
+                total += problem.start[b]
+            key = (
+                b,
+                added or (has_inputs and not new_split),
+                (*[values[k] for k in node.keep], *[own] * node.n_results),
+            )
+            old = fresh.get(key)
+            if old is None or total < old[0]:
+                fresh[key] = (total, new_used, parent, b)
+    return fresh, settles
 
 
 def _best_states(fresh: dict[_State, _Way], width: int, n: int) -> dict[_State, _Way]:

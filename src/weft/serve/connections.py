@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -89,6 +90,8 @@ class Connection(H11Protocol):
     """Time limit for the head of a request, from the start or from the end of the last answer."""
     body_seconds: float
     """Time limit for the body of a request, and for a client that does not read its answer."""
+    refused: Callable[[int], None]
+    """Gets the status of an answer to what no application sees."""
     phase = ""
     """The present phase: waiting for the `head` of a request or its `body`, or for the `answer`."""
     _timer: asyncio.TimerHandle | None = None
@@ -106,7 +109,9 @@ class Connection(H11Protocol):
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops all timers."""
+        """Stops all timers. A request without an answer has the status of a client that left."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.scope["state"].setdefault("sent", 499)
         self._enter("closed")
         self.resume_writing()
         super().connection_lost(exc)
@@ -124,9 +129,22 @@ class Connection(H11Protocol):
             super().handle_events()
         except _RefusedError as error:
             logger.warning("a request was refused: %s", error)
-            if self.conn.our_state is h11.SEND_RESPONSE:
-                self.transport.write(_answer(400, str(error)))
-            self.transport.close()
+            self._refuse(400, str(error))
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is not HTTP."""
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers in place of the application, unless an answer has begun, and closes the
+        connection. The application's log has the status where it has seen the request."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_answer(status, message))
+            if self.cycle is None or self.cycle.response_complete:
+                self.refused(status)
+            else:
+                self.cycle.scope["state"]["sent"] = status
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Starts to wait for the next request."""
@@ -175,10 +193,13 @@ class Connection(H11Protocol):
     def _too_late(self) -> None:
         if self.transport.is_closing():
             return
-        if self.phase == "body" and not self.cycle.response_started:
-            seconds = f"{self.body_seconds:g}"
-            self.transport.write(_answer(408, f"the body did not come within {seconds} seconds"))
+        if self.phase == "body":
+            self._refuse(408, f"the body did not come within {self.body_seconds:g} seconds")
         self.transport.close()
+
+
+def _uncounted(status: int) -> None:
+    """Counts nothing."""
 
 
 class Door:
@@ -192,10 +213,13 @@ class Door:
         most: int,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         tls_seconds: float = 10.0,
+        refused: Callable[[int], None] = _uncounted,
     ) -> None:
         """`listener` is a bound socket, `make` creates the protocol of a connection, and `most` is
         the most connections. `tls` gives the settings for the next connection (None: plain HTTP),
-        whose client has `tls_seconds` to agree on them."""
+        whose client has `tls_seconds` to agree on them. `refused` gets the status of what is
+        answered to a client that is turned away."""
+        self._refused = refused
         self._listener = listener
         self._tls, self._tls_seconds = tls, tls_seconds
         self._greeted: dict[asyncio.Task[None], None] = {}  # in order of coming
@@ -233,7 +257,8 @@ class Door:
             tls = self._tls()
             n = len(self._present()) + len(self._greeted)
             if n >= self._most and not self._make_room():
-                _turn_away(sock, plain=tls is None)
+                if _turn_away(sock, plain=tls is None):
+                    self._refused(503)
                 continue
             if tls is None:
                 await self._let_in(sock, {})
@@ -284,19 +309,22 @@ def _address(connection: Connection) -> str:
     return connection.client[0] if connection.client else ""
 
 
-def _turn_away(sock: socket.socket, plain: bool) -> None:
-    """Tells a client that there is no room, unless that would block or the client expects TLS."""
+def _turn_away(sock: socket.socket, plain: bool) -> bool:
+    """Tells a client that there is no room, unless that would block or the client expects TLS. True
+    if it was sent."""
     logger.warning("connections were turned away, since as many as may be are being answered")
     with sock:
         if not plain:
-            return
+            return False
         try:
             sock.setblocking(False)
             sock.send(_answer(503, "all connections of this server are in use; try again later"))
+        except OSError:
+            return False
+        with suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
             sock.recv(1 << 16)  # with unread data, the system would drop the answer
-        except OSError:
-            pass
+        return True
 
 
 def _answer(status: int, message: str) -> bytes:
@@ -311,7 +339,10 @@ def _answer(status: int, message: str) -> bytes:
     return head.encode() + body
 
 
-def connection_class(head_seconds: float, body_seconds: float) -> type[Connection]:
-    """A `Connection` class with these time limits."""
-    times: dict[str, Any] = {"head_seconds": head_seconds, "body_seconds": body_seconds}
-    return type("TimedConnection", (Connection,), times)
+def connection_class(
+    head_seconds: float, body_seconds: float, refused: Callable[[int], None] = _uncounted
+) -> type[Connection]:
+    """A `Connection` class with these time limits, which tells `refused` the status of each answer
+    to what no application sees."""
+    parts: dict[str, Any] = {"head_seconds": head_seconds, "body_seconds": body_seconds}
+    return type("TimedConnection", (Connection,), parts | {"refused": staticmethod(refused)})

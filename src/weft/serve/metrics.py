@@ -41,6 +41,10 @@ class HttpMetrics:
             self.seconds[path] = Histogram(SECONDS)
         self.seconds[path].add(seconds)
 
+    def refuse(self, status: int) -> None:
+        """Counts an answer to what no application sees, such as a head that is too large."""
+        self.counts["other", "other", status] += 1
+
     def rows(self) -> Iterator[tuple[str, int]]:
         """The labels and the number of each kind of request."""
         for (path, method, status), n in sorted(self.counts.items()):

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft.serve.endpoints import nearest
+from weft.serve.endpoints import find, nearest
 from weft.serve.errors import ApiError, error_response
 from weft.serve.internal import INSIDE
 from weft.serve.log import log_request
@@ -62,6 +63,7 @@ class Watch:
 
     def _end(self, scope: Scope, status: int, began: float) -> None:
         ended = time.monotonic()
+        status = scope["state"].get("sent", status)
         if not scope.get(INSIDE):
             self._http.add(route_of(scope), scope["method"], status, ended - began)
         if self._traces is not None:
@@ -109,6 +111,29 @@ class HeadAsGet:
 
 
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+class Below:
+    """ASGI middleware for a server that a proxy has below a path. The proxy may leave the path in
+    requests or take it away: below `/api`, `/api/tags` is an endpoint, and `/tags` is none."""
+
+    def __init__(self, app: ASGIApp, *, root: str) -> None:
+        """`root` is the path, such as `/llm`."""
+        self._app, self._root = app, root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on with its path below `root`."""
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            if path == self._root:  # links of the page are relative to a folder
+                return await RedirectResponse(f"{path}/")(scope, receive, send)
+            n = len(self._root)
+            inner = path[n:] if path.startswith(f"{self._root}/") else path
+            if inner != path and (find(inner) is not None or find(path) is None):
+                raw: bytes = scope.get("raw_path") or path.encode()
+                raw = raw.removeprefix(self._root.encode())
+                scope = {**scope, "path": inner, "raw_path": raw}
+        await self._app(scope, receive, send)
 
 
 class Hosts:

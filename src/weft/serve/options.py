@@ -26,6 +26,10 @@ class ServeOptions:
     should have an API key."""
     port: int = 8080
     """Port to listen at; 0: any free one."""
+    uds: Path | None = None
+    """Path of a Unix socket to listen at, in place of `host` and `port`; None: none."""
+    root_path: str = ""
+    """The path below which a proxy has the server, such as /llm; empty: the root."""
     api_key: str | None = None
     """Key that clients must send as `Authorization: Bearer KEY`; None: no key is needed."""
     api_key_file: Path | None = None
@@ -130,6 +134,12 @@ class ServeOptions:
                 )
         if self.port > 65535:
             raise ContextError(f"is {self.port}; ports end at 65535", argument="port")
+        object.__setattr__(self, "root_path", self.root_path.rstrip("/"))
+        if re.fullmatch(r"(/[A-Za-z0-9_.~-]+)*", self.root_path) is None:
+            raise ContextError(
+                f"is {self.root_path!r}; it begins with / and has letters, digits, _, ., ~, - and "
+                "/, e.g. /llm", argument="root_path",
+            )  # fmt: skip
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ContextError(f"is {self.max_tokens}; it must be 1 or more", argument="max_tokens")
         if not 0 <= self.cache_events <= CACHE_EVENTS:

@@ -9,6 +9,7 @@
 | `counted` | what another process has counted of a request that it answers |
 | `tokens` | numbers of tokens of prompts and texts, where there are no `texts` |
 | `ignored` | names of unknown fields |
+| `sent` | the status that the connection sent in place of the application; 499: the client left |
 | `trace_id` | the id of its trace, in hexadecimal digits |
 """
 

@@ -19,7 +19,7 @@ from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
 from weft.serve.llama.endpoints import add_llama
 from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.middleware import HeadAsGet, Hosts, Watch
+from weft.serve.middleware import Below, HeadAsGet, Hosts, Watch
 from weft.serve.model_card import model_fields
 from weft.serve.ollama.endpoints import add_ollama
 from weft.serve.openai.endpoints import add_openai
@@ -42,7 +42,8 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     own = Shared.of(service.options) if shared is None else None
     shared = own or shared or Shared()
     options = service.options
-    app = new_app(service.close, *([] if own is None else [own.close]))
+    closes = [service.close, *([] if own is None else [own.close])]
+    app = new_app(*closes, root=options.root_path)
     if guarded:
         add_middleware(app, options, shared, service.model_id)
     install_handlers(app)
@@ -63,9 +64,9 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     return app
 
 
-def new_app(*closes: Callable[[], object]) -> FastAPI:
-    """An application that calls these functions at its end. FastAPI's pages are off, because they
-    load scripts from other sites."""
+def new_app(*closes: Callable[[], object], root: str = "") -> FastAPI:
+    """An application that calls these functions at its end, below the path `root`. FastAPI's pages
+    are off, because they load scripts from other sites."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +76,8 @@ def new_app(*closes: Callable[[], object]) -> FastAPI:
 
     return FastAPI(
         title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=Json,
+        default_response_class=Json, servers=[{"url": root}] if root else None,
+        redirect_slashes=not root,  # they would lead to paths without `root`
     )  # fmt: skip
 
 
@@ -98,6 +100,8 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
         names = (options.host, *options.allow_hosts)
         app.add_middleware(Hosts, names=names, origins=options.cors_origins)
     app.add_middleware(Watch, http=shared.http, traces=shared.traces, model=model)
+    if options.root_path:
+        app.add_middleware(Below, root=options.root_path)
 
 
 def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:

@@ -6,9 +6,13 @@ import asyncio
 import os
 import signal
 import socket
+import stat
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
@@ -63,7 +67,7 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             self._door = Door(
                 listener, self._connection, most, self._resources.tls_context,
-                self._service.options.head_timeout,
+                self._service.options.head_timeout, self._resources.shared.http.refuse,
             )  # fmt: skip
             self._door.open()
         self._resources.start(self.config.app, lambda: self._service.n_waiting)  # type: ignore[arg-type]
@@ -122,13 +126,14 @@ def run_server(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
     second signal ends them at once. `app` is the application of `service`, `sock` a result of
-    `take_address`. `ready` is called with the URL when the server listens."""
+    `take_address`. `ready` is called with the URL when the server listens, at a Unix socket with
+    nginx's form, `http://unix:PATH:`."""
     options = service.options
-    host, port = sock.getsockname()[:2]
-    name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         app,
-        http=connection_class(options.head_timeout, options.body_timeout),
+        http=connection_class(
+            options.head_timeout, options.body_timeout, resources.shared.http.refuse
+        ),
         loop="asyncio",  # uvloop leaves TLS handshakes of accepted sockets waiting
         ws="none",
         lifespan="off",  # `shutdown` closes the service
@@ -139,14 +144,26 @@ def run_server(
         timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
-    url = f"{'http' if options.ssl_cert_file is None else 'https'}://{name}:{port}"
+    url = _url(sock, "http" if options.ssl_cert_file is None else "https", options.root_path)
     with sock:
         _Server(config, service, resources, lambda: ready(url)).run(sockets=[sock])
 
 
+def _url(sock: socket.socket, scheme: str, root: str) -> str:
+    """Where clients find the server."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return f"{scheme}://unix:{sock.getsockname()}:{root}"
+    host, port = sock.getsockname()[:2]
+    name = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{name}:{port}{root}"
+
+
 def take_address(options: ServeOptions) -> socket.socket:
     """Binds a socket to the address, so that no other process can. It does not listen yet, so
-    clients are refused. Raises ContextError if the address cannot be used."""
+    clients are refused. The file of a Unix socket goes when the socket is closed. Raises
+    ContextError if the address cannot be used."""
+    if options.uds is not None:
+        return _SocketFile(options.uds)
     host, port = options.host, options.port
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -165,3 +182,69 @@ def take_address(options: ServeOptions) -> socket.socket:
             "--host"
         ) from None
     return sock
+
+
+class _SocketFile(socket.socket):
+    """A bound Unix socket, whose file goes when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        """Binds it, in place of the file of a socket at which nobody listens any more. Raises
+        ContextError for a path that cannot be used."""
+        family = getattr(socket, "AF_UNIX", None)
+        if family is None:
+            raise _refused(path, "this system has no Unix sockets; leave it out")
+        super().__init__(family, socket.SOCK_STREAM)
+        self._path, self._file = path, None
+        n = len(os.fsencode(path))
+        try:
+            _remove_left(path)
+            self.bind(os.fspath(path))
+            self._file = _identity(path)
+        except OSError as error:
+            self.close()
+            if n > _LONGEST_PATH:
+                raise _refused(
+                    path, f"the path has {n} bytes; a socket's may have {_LONGEST_PATH}"
+                ) from None
+            raise _refused(path, f"{error.strerror or error}; choose another path") from None
+        except ContextError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes it and removes its file, unless that is another one by now."""
+        super().close()
+        with suppress(OSError):
+            if self._file is not None and _identity(self._path) == self._file:
+                self._path.unlink()
+
+
+_LONGEST_PATH = 103 if sys.platform == "darwin" else 107
+"""Maximum bytes of the path of a socket."""
+
+
+def _refused(path: Path, why: str) -> ContextError:
+    return ContextError(f"{path}: {why}", argument="uds")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _remove_left(path: Path) -> None:
+    """Removes the file of a socket that a server has left, as one that was killed. Raises
+    ContextError for any other file, and where a server listens."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise _refused(path, "there is a file that is no socket; choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        try:
+            asked.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise _refused(path, "a server listens there; stop it, or choose another path")

@@ -130,6 +130,13 @@ def test_a_model_of_transformers_as_it_comes() -> None:
         weft.from_torch(model, ids, example_kwargs={"use_cache": True})
 
 
+def test_a_result_of_another_class_keeps_the_words_of_pytorch() -> None:
+    odd = type("Odd", (), {"__module__": "mine.cache_utils"})
+    with pytest.raises(RuntimeError, match=r"mine\.cache_utils\.Odd") as found:
+        weft.from_torch(lambda x: (x, odd()), (X,))
+    assert type(found.value) is RuntimeError
+
+
 def test_calls_of_many_sizes_in_any_order() -> None:
     n = torch.export.Dim("n", max=64)
     f = weft.from_torch(lambda x: (x * 2, x.sum(0)), (X,), dynamic_shapes=({0: n},))

@@ -68,6 +68,8 @@ _MATMULS = (OPS["MUL_MAT"], OPS["MUL_MAT_ID"])
 OPTIONS = ("n_threads", "n_threads_batch", "threads", "target", "activations")
 """The options of `make`, for a device that is made from its name."""
 _CACHE_LINE = 64
+_NATIVE_TYPES = frozenset(row[0] for row in _native.type_table())
+"""The numbers of the types of the native code."""
 _VIEWS = tuple(op for op in OPS.values() if op.is_view)
 
 check_native(_native.op_table(), "the native module")
@@ -171,6 +173,14 @@ class CpuBackend(BackendBase):
         """The sentence with which the kernel refuses a node; None where it takes it."""
         if node.op in _VIEWS or node.op is OPS["NONE"]:
             return None
+        tensors = (t for t in (node, *node.src) if t is not None)
+        missing = next((t.dtype for t in tensors if t.dtype.id not in _NATIVE_TYPES), None)
+        if missing is not None:
+            return (
+                f"the native code has no type {missing.name}; add its row and its kernels and "
+                "compile them (docs/add-a-format.md), or give the device `reference`, which runs "
+                "it slowly"
+            )
         why: str | None = self._kernels.refusal(
             self.target,
             node.op.number,

@@ -26,6 +26,15 @@ from weft.llm.config import ModelConfig
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
 
+def _leaf(
+    name: str, il: int, dtype: DType, n_embd: int, n_rows: int, where: BufferType | None
+) -> Tensor:
+    """A leaf [n_embd, n_rows] of layer `il`, in memory that is only planned."""
+    memory = PlannedMemory(dtype.row_bytes(n_embd) * n_rows)
+    of = Buffer("any", where, memory)
+    return Tensor(dtype, (n_embd, n_rows, 1, 1), name=f"cache_{name}_{il}", buffer=of)
+
+
 class KVCache(Cells):
     """A table of cells with their keys and values, one row per cell in leaves of the graphs."""
 
@@ -48,6 +57,7 @@ class KVCache(Cells):
 
         Raises ContextError for a type that cannot be cached and OutOfMemoryError if there is not
         enough memory."""
+        self.config = config
         k = cache_type("type_k", type_k, config.head_dim_k)
         v = cache_type("type_v", type_v, config.head_dim_v)
         self.types = CacheTypes(k.name, v.name)
@@ -55,21 +65,15 @@ class KVCache(Cells):
         self.rotated = self.types.rotated and config.compression is None
         """True if heads are rotated before they are stored in a quantized type."""
 
-        def leaf(
-            name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None, n_rows: int = 0
-        ) -> Tensor:
-            n = window_size if window_size and config.is_windowed(il) else size
-            n = n_rows or n
-            memory = PlannedMemory(dtype.row_bytes(n_embd) * n)
-            name = f"{name}_{il}"
-            return Tensor(dtype, (n_embd, n, 1, 1), name=name, buffer=Buffer("any", where, memory))
+        def rows(il: int) -> int:
+            return window_size if window_size and config.is_windowed(il) else size
 
         n_layer = config.n_layer
         types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
         layers = list(enumerate(types))
-        self.k = [leaf("cache_k", il, k, config.n_embd_k(il), t) for il, t in layers]
+        self.k = [_leaf("k", il, k, config.n_embd_k(il), rows(il), t) for il, t in layers]
         """The keys: per layer, a leaf of sizes [n_embd_k, size] with one row per cell."""
-        self.v = [leaf("cache_v", il, v, config.n_embd_v(il), t) for il, t in layers]
+        self.v = [_leaf("v", il, v, config.n_embd_v(il), rows(il), t) for il, t in layers]
         """The values: per layer, a leaf of sizes [n_embd_v, size] with one row per cell."""
         self.pending: dict[int, Tensor] = {}
         """Per layer with compressed keys, a leaf f32 [width, size] with what they are computed
@@ -80,24 +84,15 @@ class KVCache(Cells):
         self.index: dict[int, Tensor] = {}
         """Per layer with an indexer of such keys, [d, n_blocks + 1]: the indexer's keys."""
         compression = config.compression
-        for il, where in layers if compression is not None else ():
-            assert compression is not None
-            if not compression.ratios[il]:
-                continue
-            n = block_cells(size, n_seq_max, compression.ratios[il]) + 1
-            width = compression.widths[il]
-            self.pending[il] = leaf("cache_pending", il, DTYPES["f32"], width, where)
-            if compression.attended:
-                self.compressed[il] = leaf("cache_blocks", il, k, config.n_embd_k(il), where, n)
-            if compression.indexed[il] and config.indexer is not None:
-                d = config.indexer.head_dim
-                of_index = cache_type("type_k", type_k, d)
-                self.index[il] = leaf("cache_index", il, of_index, d, where, n)
+        if compression is not None:
+            for il, where in layers:
+                if compression.ratios[il]:
+                    n_blocks = block_cells(size, n_seq_max, compression.ratios[il])
+                    self._compress(il, rows(il), n_blocks + 1, k, where)
         self.states: StateTable | None = None
         """The states of recurrent layers; None: the model has none."""
         if config.recurrent is not None:
             self.states = StateTable(config, n_seq_max, types)
-        self.config = config
         self.window: WindowCells | None = None
         """The cells of layers with a sliding window; None: they use the cells of this table."""
         self.blocks: dict[int, BlockCells] = {}
@@ -118,6 +113,23 @@ class KVCache(Cells):
         graph's input for them."""
         self.lender: KVCache | None = None
         """The cache of another model to which this cache's model attends; see `LentCache`."""
+
+    def _compress(
+        self, il: int, n_tokens: int, n_blocks: int, key: DType, where: BufferType | None
+    ) -> None:
+        """Adds the leaves of layer `il`, whose keys are compressed: `n_tokens` rows of what they
+        are computed from, and `n_blocks` compressed keys in the type `key`."""
+        config, compression = self.config, self.config.compression
+        assert compression is not None
+        f32, width = DTYPES["f32"], compression.widths[il]
+        self.pending[il] = _leaf("pending", il, f32, width, n_tokens, where)
+        if compression.attended:
+            n_embd = config.n_embd_k(il)
+            self.compressed[il] = _leaf("blocks", il, key, n_embd, n_blocks, where)
+        if compression.indexed[il] and config.indexer is not None:
+            d = config.indexer.head_dim
+            of_index = cache_type("type_k", key, d)
+            self.index[il] = _leaf("index", il, of_index, d, n_blocks, where)
 
     def scale_key(self, seq: int) -> bytes:
         """The scales of a sequence, to tell it from those with which it may not share cells."""

@@ -46,7 +46,7 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 def create_many_app(fleet: Fleet, shared: Shared) -> FastAPI:
     """The ASGI application of a fleet, which it closes at its end. `shared` has keys and counts."""
 
-    app = new_app(fleet.close)
+    app = new_app(fleet.close, root=fleet.options.root_path)
     app.add_middleware(Dispatch, fleet=fleet)
     add_middleware(app, fleet.options, shared)
     install_handlers(app)

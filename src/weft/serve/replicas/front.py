@@ -42,7 +42,7 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
     and counts."""
 
     options = replicas.options
-    app = new_app(replicas.close)
+    app = new_app(replicas.close, root=options.root_path)
     app.add_middleware(_HandOn, replicas=replicas, kept=shared.responses)
     add_middleware(app, options, shared, replicas.model_id)
     install_handlers(app)

@@ -32,27 +32,19 @@ def translate(
     declare, with the word at which each begins in the last binding, behind the buffers.
 
     Raises TranslationError for what is not known, with file and line."""
-    translation = Translation(source, defines, tuple(group), wide=wide, stored=stored or {})
-    return translation.kernel(kernel, local_bytes)
+    read = Source(source, defines, tuple(group), wide=wide, stored=stored or {})
+    return Translation(read).kernel(kernel, local_bytes)
 
 
 _SUBGROUPS = ("subgroup_id", "subgroup_invocation_id", "subgroup_size", "num_subgroups")
 """The built-in values that a kernel with subgroups takes; its groups have one dimension."""
 
 
-class Translation(Source):
-    """Translates a kernel and the functions that it calls."""
+class Translation:
+    """Translates a kernel of a source and the functions that it calls."""
 
-    def __init__(
-        self,
-        source: str,
-        defines: Sequence[str],
-        group: tuple[int, ...],
-        *,
-        wide: bool,
-        stored: Mapping[str, int],
-    ) -> None:
-        super().__init__(source, defines, group, wide=wide, stored=stored)
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._translated: dict[tuple[str, tuple[Type, ...]], tuple[str, Type]] = {}
         self._code: list[str] = []
 
@@ -63,20 +55,22 @@ class Translation(Source):
         if found is None:
             unique = f"{name}_{len(self._translated)}"
             self._translated[key] = unique, None  # it does not call itself
-            code, result = Function(self, self.call).function(self.functions[name], types, unique)
+            function = self._source.functions[name]
+            code, result = Function(self._source, self.call).function(function, types, unique)
             self._code.append(code)
             found = self._translated[key] = unique, result
         return found
 
     def kernel(self, name: str, local_bytes: int) -> str:
         """The module with a kernel as `main`."""
-        if name not in self.functions:
+        source = self._source
+        if name not in source.functions:
             raise TranslationError(f"there is no kernel {name}")
-        body, n = Function(self, self.call).kernel(self.functions[name])
-        x, y, z = self.group
+        body, n = Function(source, self.call).kernel(source.functions[name])
+        x, y, z = source.group
         size = f"vec3<u32>({x}u, {y}u, {z}u)"
         given, kept = "", ""
-        if self.uses_subgroups:
+        if source.uses_subgroups:
             given = "".join(f",\n  @builtin({name}) {name}: u32" for name in _SUBGROUPS)
             kept = "".join(f"  {name}_here = {name};\n" for name in _SUBGROUPS)
         main = f"""@compute @workgroup_size({x}, {y}, {z})
@@ -90,39 +84,39 @@ fn main(@builtin(local_invocation_id) item: vec3<u32>,
         parts = [
             "@group(0) @binding(0) var<storage, read> arguments: array<u32>;",
             *(self._buffer(f"b{i}", i + 1) for i in range(n)),
-            *([self._buffer(STORED, n + 1)] if self.stored else []),
+            *([self._buffer(STORED, n + 1)] if source.stored else []),
             "var<private> infinite_bits: u32 = 0x7f800000u;",
             *(f"var<private> {name}_id: vec3<u32>;" for name in ("local", "group", "global")),
             *(
                 f"alias V{n}{letter} = array<vec4<{kind}>, {n // 4}>;"
                 for kind, letter in LETTERS.items()
                 for n in (8, 16)
-                if self.wide or kind not in ("i64", "u64")
+                if source.wide or kind not in ("i64", "u64")
             ),
         ]
-        if self.uses_subgroups:
+        if source.uses_subgroups:
             parts += [f"var<private> {name}_here: u32;" for name in _SUBGROUPS]
-        if self.uses_local:
+        if source.uses_local:
             n_words = max(local_bytes // 4, 1)
             parts += [
                 f"var<workgroup> shared_words: array<u32, {n_words}>;",
                 "fn shared_get(w: i32) -> u32 { return shared_words[w]; }",
                 "fn shared_put(w: i32, v: u32) { shared_words[w] = v; }",
             ]
-        for struct in self.structs.values():
+        for struct in source.structs.values():
             fields = ", ".join(f"{field}_: {wgsl(t)}" for field, t in struct.fields)
             parts.append(f"struct {struct.name} {{ {fields} }}")
-        return "\n".join([*parts, *self.helpers.values(), *self._code, main])
+        return "\n".join([*parts, *source.helpers.values(), *self._code, main])
 
     def _buffer(self, b: str, binding: int) -> str:
         """A buffer with the functions that read and write its words. Where parts of words are
         written, words are atomic: items write to the same one."""
         declared = f"@group(0) @binding({binding}) var<storage, read_write> {b}"
-        if b in self.quads:
+        if b in self._source.quads:
             return "\n".join(
                 (f"{declared}: array<vec4<u32>>;", _get(b, f"{b}[w >> 2u][w & 3]"), _word(b))
             )
-        atomic = b in self.bytewise
+        atomic = b in self._source.bytewise
         word = "atomic<u32>" if atomic else "u32"
         get = f"atomicLoad(&{b}[w])" if atomic else f"{b}[w]"
         put = f"atomicStore(&{b}[w], v)" if atomic else f"{b}[w] = v"
