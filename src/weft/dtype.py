@@ -160,7 +160,7 @@ def find_dtype(name: str | DType) -> DType:
     GraphError, which lists the known names, when there is no such type."""
     if isinstance(name, DType):
         return name
-    dtype = _BY_FOLDED_NAME.get(name.lower())
+    dtype = _BY_FOLDED_NAME.get(name.lower()) if isinstance(name, str) else None
     if dtype is None:
         raise GraphError(f"unknown type {name!r}; known types: {', '.join(DTYPES)}")
     return dtype

@@ -9,15 +9,17 @@ flags of it, and `weft.serve.many.settings` keys of files.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
-from weft.errors import ArgumentError, WeftError, warn
+from weft.errors import ArgumentError, ContextError, WeftError, warn
 
 MODEL = "Model and context"
 ADAPTERS = "Adapters"
@@ -175,6 +177,52 @@ def require_choice(
     hint = f"; did you mean {near!r}?" if near else ""
     words = " or ".join(map(repr, known))
     raise error(f"is {value!r}; it must be {words}{hint}", argument=argument)
+
+
+def plain_values(types: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` with every whole number as an `int` and every switch as a `bool`; NumPy's are
+    neither. `types` is the TypedDict with the same keys, whose types say which these are.
+
+    Raises ContextError for another type in place of a whole number, and ArgumentError in place of a
+    switch and of a function. None passes: it stands for the default."""
+    plain = dict(options)
+    for name, value in options.items():
+        if value is None or name not in types.__annotations__:
+            continue
+        kinds = {word for word in _type_text(types, name).split(" | ") if word != "None"}
+        if kinds == {"int"}:
+            plain[name] = whole_number(name, value)
+        elif kinds == {"bool"}:
+            if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+                raise ArgumentError(f"is {value!r:.60}; it must be True or False", argument=name)
+            plain[name] = bool(value)
+        elif kinds <= _CALLED and not callable(value):
+            raise ArgumentError(f"is {value!r:.60}; it must be a function", argument=name)
+    return plain
+
+
+_CALLED = {"Progress", "TensorCallback"}
+"""The types of options that are functions."""
+
+
+def whole_number(argument: str, value: object, error: type[WeftError] = ContextError) -> int:
+    """A whole number, also one of NumPy, as an `int`. Raises `error` for anything else, True and
+    False among it."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    raise error(f"is {value!r:.60}; it must be a whole number", argument=argument)
+
+
+def path_text(path: object, argument: str = "path") -> str:
+    """The text of a path that a user gave. Raises ArgumentError for an empty one, and for what is
+    neither a text nor a `pathlib.Path`."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(text, str) and text:
+        return text
+    raise ArgumentError(
+        f"is {path!r:.60}; it must be a text or a pathlib.Path, such as 'model.gguf'",
+        argument=argument,
+    )
 
 
 def shows_options(types: type, options: Mapping[str, Option], heading: str) -> Callable[[F], F]:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -409,3 +410,16 @@ def test_in_a_terminal(path: Path, tmp_path: Path) -> None:
         assert "Traceback" not in terminal.text
         messages = json.loads(file.read_text())["messages"]
         assert [m["role"] for m in messages] == ["user", "assistant"] and messages[1]["content"]
+
+
+def test_a_warning_that_python_makes_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(tmp_path / "m.gguf", metadata())  # it has no chat template
+    monkeypatch.setattr(warnings, "filters", [("error", None, UserWarning, None, 0)])
+    process = weft("chat", path, "-n", 2, "-c", 64, typed="a\n")
+    assert process.returncode == 1
+    assert process.stderr.endswith(
+        "m.gguf has no chat template; ChatML is used, which it may not know\n"
+    )
+    assert "\nerror: " in process.stderr

@@ -145,6 +145,8 @@ def test_quantize_refuses_its_own_input(tmp_path: Path) -> None:
 
 def test_mistakes_get_a_sentence(tmp_path: Path) -> None:
     assert "no such file" in refused("run", tmp_path / "none.gguf", "-p", "x")
+    (tmp_path / "link.gguf").symlink_to("blob")
+    assert "is a link to blob" in refused("run", tmp_path / "link.gguf", "-p", "x")
     text = tmp_path / "text.gguf"
     text.write_text("<html>not a model</html>")
     assert "not a GGUF file" in refused("run", text, "-p", "x")

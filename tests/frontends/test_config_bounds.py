@@ -55,3 +55,12 @@ def test_the_width_of_a_head(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=f"'head_dim' is {HUGE}; a head has at most"):
         list(llama3_factors(Config(tmp_path, values | {"hidden_size": HUGE})))
     assert list(llama3_factors(Config(tmp_path, values | {"hidden_size": 64})))
+
+
+def test_a_count_that_is_missing_or_none(tmp_path: Path) -> None:
+    with pytest.raises(
+        FormatError, match=r"'n_layers' or 'num_hidden_layers' or .* is missing; it is a number"
+    ):
+        Config(tmp_path, {"architectures": ["LlamaForCausalLM"]})
+    with pytest.raises(FormatError, match="'num_hidden_layers' is '2', and must be an integer"):
+        Config(tmp_path, {"num_hidden_layers": "2"})

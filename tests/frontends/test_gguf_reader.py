@@ -19,7 +19,7 @@ from gguf_files import (
     write_tiny,
 )
 
-from weft.errors import FormatError
+from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf import GGUFFile, ValueType, open_gguf
 from weft.frontends.gguf.writer import write_gguf
 
@@ -314,3 +314,10 @@ def test_the_beginning_of_a_file_is_enough_for_sizes(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(FormatError, match="cut short"):
         open_gguf(path, whole=False)
+
+
+def test_a_link_to_nothing(tmp_path: Path) -> None:
+    link = tmp_path / "m.gguf"
+    link.symlink_to("blob")
+    with pytest.raises(MissingFileError, match=r"m\.gguf is a link to blob, which is not there"):
+        open_gguf(link)

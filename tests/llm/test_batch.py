@@ -109,7 +109,7 @@ def test_batches_that_cannot_be(model: Model, batch: Batch, message: str) -> Non
     ("options", "message"),
     [
         ({"n_batch": 8, "n_ubatch": 9}, "n_ubatch is 9, but n_batch is 8"),
-        ({"n_batch": "8"}, "n_batch is 8; it must be 1 or more"),
+        ({"n_batch": "8"}, "n_batch is '8'; it must be a whole number"),
         ({"n_seq_max": 1.5}, "n_seq_max is 1.5"),
         ({"pooling": "mean"}, "create the context with embeddings=True"),
         ({"pooling": "max", "embeddings": True}, "it must be one of none, mean, cls, last"),

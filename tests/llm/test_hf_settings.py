@@ -438,3 +438,12 @@ def test_dots3note_as_it_is_published(tmp_path: Path) -> None:
         path.write_text(json.dumps(config | {key: value}))
         with pytest.raises(FormatError, match=key.removeprefix("swa_q_")):
             open_model(tmp_path)
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_a_template_beside_an_empty_one(tmp_path: Path, empty: str | None) -> None:
+    save(tmp_path, "Llama", SHAPE, "llama3")
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": empty}))
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert open_model(tmp_path).get_str("tokenizer.chat_template") == "{{ messages }}"

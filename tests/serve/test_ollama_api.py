@@ -248,6 +248,8 @@ def test_what_is_refused(server: Server, client: ollama.Client) -> None:
         (lambda: client.generate("m", "a", template="{{ .Prompt }}"), 400, "in Go's language"),
         (lambda: client.generate("m", "a", suffix="b"), 400, "no tokens for infilling"),
         (lambda: client.generate("m", "a", images=[b"x"], raw=True), 400, "need the chat template"),
+        (lambda: client.generate("m", "a", system="b", raw=True), 400, "raw: true takes no system"),
+        (lambda: client.generate("m", "a", context=[5], raw=True), 400, "raw: true takes no conte"),
         (lambda: client.generate("m", "a", options={"num_predict": "many"}), 400, "whole number"),
         (lambda: client.generate("m", "a", options={"temperature": -1}), 400, "temperature is -1"),
         (lambda: client.chat("m", [{"role": "user", "content": "a " * 900}]), 400, "tokens, but"),

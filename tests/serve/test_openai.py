@@ -220,7 +220,7 @@ def test_logit_bias_and_penalties(server: Server) -> None:
         ({"prompt": "a " * 400}, "tokens, but the context holds 256"),
         ({"prompt": []}, "prompt is an empty list"),
         ({"prompt": [[5], []]}, "prompt has no tokens"),
-        ({"best_of": 1, "n": 2}, "best_of is 1, but n is 2"),
+        ({"best_of": 1, "n": 2}, "best_of is 1; it must be n (2) or more"),
         ({"best_of": 2, "stream": True}, "leave out best_of or stream"),
         ({"best_of": 17}, "17 texts in one request"),
         ({"suffix": "b"}, "this model has no tokens for infilling"),

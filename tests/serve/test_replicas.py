@@ -171,7 +171,7 @@ def test_a_response_goes_on_with_one_that_another_replica_wrote(server: Server) 
     assert server.client.responses.retrieve(second.id).output_text == second.output_text
     status, _, answer = server.call("POST", "/v1/responses", {
         "input": "a", "previous_response_id": "resp_none"})  # fmt: skip
-    assert status == 404 and "resp_none" in answer["error"]["message"]
+    assert status == 400 and "resp_none" in answer["error"]["message"]
 
 
 def test_a_client_that_leaves_ends_its_text(server: Server) -> None:

@@ -108,8 +108,9 @@ def test_responses_are_kept(server: Server) -> None:
     for call in (api.retrieve, api.delete, api.cancel, api.input_items.list):
         with pytest.raises(openai.NotFoundError, match="there is no response"):
             call(first.id)
-    with pytest.raises(openai.NotFoundError, match="there is no response"):
+    with pytest.raises(openai.BadRequestError, match="send the whole") as gone:
         ask(server, previous_response_id=first.id)
+    assert gone.value.code == "previous_response_not_found"
     assert ask(server, "and?", previous_response_id=then.id).output
     with pytest.raises(openai.NotFoundError):
         api.retrieve(ask(server, store=False).id)
@@ -234,7 +235,7 @@ def test_images() -> None:
         ({"metadata": {"a": 1}}, "metadata has texts", "metadata"),
         ({"text": {"format": {"type": "json_schema"}}}, "without schema", "text"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text.format.type"),
-        ({"previous_response_id": "x"}, "there is no response", "response_id"),
+        ({"previous_response_id": "x"}, "'x' was not found", "previous_response_id"),
     ],
 )
 def test_what_is_refused(server: Server, options: Any, message: str, param: str | None) -> None:
@@ -436,6 +437,6 @@ def test_a_response_is_for_its_own_key(tmp_path: Path) -> None:
             for call in (other.responses.retrieve, other.responses.delete):
                 with pytest.raises(openai.NotFoundError):
                     call(first.id)
-            with pytest.raises(openai.NotFoundError):
+            with pytest.raises(openai.BadRequestError):
                 other.responses.create(model="x", input="a", previous_response_id=first.id)
         assert ask(server, previous_response_id=first.id, max_output_tokens=2).output

@@ -55,7 +55,7 @@ def exit_code(command: Callable[[], Any]) -> int:
     except UsageError as error:
         _show_usage_error(error)
         return 2
-    except (WeftError, OSError) as error:
+    except (WeftError, OSError, Warning) as error:  # Warning: of `python -W error`
         show_error(error)
         return 1
     except (KeyboardInterrupt, typer.Abort):

@@ -181,7 +181,7 @@ def find_model(name: str) -> Path:
     if page and not Path(name).exists():
         name = f"hf:{name[page.end() :]}"
     path = local_path(name)
-    if is_hub_name(name) or path.exists():
+    if is_hub_name(name) or path.exists() or path.is_symlink():  # a link to nothing says so itself
         return path
     raise FormatError(f"{name}: no such file{_meant(name)}")
 
@@ -214,7 +214,8 @@ def _near(path: Path) -> list[str]:
     the name of one."""
     suffix = ".pte" if path.suffix == ".pte" else ".gguf"
     try:
-        files = {p.name.lower(): p for p in sorted(path.parent.glob(f"*{suffix}"))[:1000]}
+        found = sorted(path.parent.glob(f"*{suffix}"))[:1000]
+        files = {p.name.lower(): p for p in found if p.exists()}
     except OSError:
         return []
     own = path.name.lower()

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from weft.errors import ArgumentError
 from weft.frontends.gguf.metadata import made_metadata
 from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.writer import encode_value
@@ -35,6 +36,10 @@ def open_model(
 
     Raises MissingFileError, FormatError, which names the file and what is wrong with it, and
     UnsupportedOpError for an unknown type."""
+    if not isinstance(metadata, Mapping | None):
+        raise ArgumentError(
+            f"is {metadata!r:.60}; it must be a dict of keys and values", argument="metadata"
+        )
     file = _open(path, to_write, whole)
     if metadata:
         file = with_keys(file, metadata)

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
+from weft.errors import ArgumentError
 from weft.heap import trim_heap
 from weft.llm.chat.messages import Message
 from weft.llm.completion import Completion, Completions
@@ -14,12 +15,22 @@ from weft.llm.engine.admission import QueueOptions
 from weft.llm.engine.engine import Engine
 from weft.llm.engine.request import Done, Event, Ticket
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
-from weft.llm.prompts import Prompt
+from weft.llm.prompts import Prompt, is_list
 from weft.llm.text_model import Asked, LLMArguments, TextModel
 from weft.options import asks_by_name, require_options
 
 _ANY_NUMBER = 1 << 30
 _OPTIONS = tuple(name for name in GENERATE_OPTIONS if name != "progress")
+
+
+def _require(what: str, options: Mapping[str, Any]) -> None:
+    """Raises ArgumentError for an option that texts of an AsyncLLM do not have."""
+    if "stream" in options:
+        raise ArgumentError(
+            f"{what} of an AsyncLLM has no option 'stream'; await what it returns for the whole "
+            f"text, or iterate over it: async for piece in llm.{what}(...)"
+        )
+    require_options(what, options, _OPTIONS, f"help(weft.LLM.{what})")
 
 
 class AsyncText(AsyncIterator[str]):
@@ -106,7 +117,12 @@ class AsyncLLM(TextModel):
         """Continues `prompt` (text or token ids): await the result for the whole text, a `str` as
         from `LLM.generate`, or iterate over its pieces with `async for`. Raises the errors of
         `LLM.generate`. Cancelling the task ends the text."""
-        require_options("generate", options, _OPTIONS, "help(weft.LLM.generate)")
+        _require("generate", options)
+        if is_list(prompt) and len(prompt):
+            raise ArgumentError(
+                "the prompt is a list of prompts, and an AsyncLLM takes one at a time; call "
+                "generate for each, and await them with asyncio.gather"
+            )
         return self._text(self._asked(prompt, options))
 
     def chat(
@@ -119,7 +135,7 @@ class AsyncLLM(TextModel):
     ) -> AsyncText:
         """The model's answer to `messages`, to be awaited or iterated over as in `generate`. The
         arguments and errors are as in `LLM.chat`."""
-        require_options("chat", options, _OPTIONS, "help(weft.LLM.chat)")
+        _require("chat", options)
         return self._text(self._asked_chat(messages, tools, variables, options))
 
     def _text(self, asked: Asked) -> AsyncText:

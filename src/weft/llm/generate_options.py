@@ -122,6 +122,6 @@ def _ids(given: object) -> tuple[int, ...]:
 
 
 def _number(name: str, n: int | None, least: int) -> int | None:
-    if n is not None and (not isinstance(n, int) or n < least):
+    if n is not None and n < least:
         raise ContextError(f"is {n}; it must be {least} or more, or None", argument=name)
     return n

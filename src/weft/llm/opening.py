@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from weft.errors import ContextError, FormatError, warn
+from weft.errors import ArgumentError, ContextError, FormatError, warn
 from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_model
@@ -161,11 +161,26 @@ class Opening:
         return sequences_for(self.model.config, min([DEFAULT_N_SEQS, *known]))
 
     def template(self, source: str | ChatTemplate | None = None) -> ChatTemplate:
-        """The chat template of the file, or the one of `source`."""
+        """The chat template of the file, or the one of `source`; see `require_source`."""
+        require_source(source)
         if isinstance(source, ChatTemplate):
             return source
         own = ChatTemplate.from_gguf(self.model.file, self.tokenizer)
         return own if source is None else ChatTemplate(source, bos=own.bos, eos=own.eos)
+
+
+def require_source(source: object) -> None:
+    """Raises ArgumentError for a chat template that is empty or of another type."""
+    if not isinstance(source, ChatTemplate | str | None):
+        raise ArgumentError(
+            f"is {source!r:.60}; it must be the source of a Jinja template, a text",
+            argument="chat_template",
+        )
+    if isinstance(source, str) and not source.strip():
+        raise ArgumentError(
+            "is empty; give the source of a Jinja template, or leave it out for the model's own",
+            argument="chat_template",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.errors import ArgumentError, ContextError, ErrorWarning, warn
 from weft.execute import TensorCallback
@@ -20,7 +20,7 @@ from weft.llm.compute.context import Context
 from weft.llm.engine.request import Request
 from weft.llm.generate_options import GenerateOptions, request_of, stop_strings
 from weft.llm.model import Model
-from weft.llm.opening import Loaded, ModelArguments, load_model
+from weft.llm.opening import Loaded, ModelArguments, load_model, require_source
 from weft.llm.planning.explain import (
     html_of,
     memory_lines,
@@ -33,7 +33,7 @@ from weft.llm.prompts import prompt_ids, require_fits
 from weft.llm.senses.media import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.notebook import in_notebook
-from weft.options import require_options
+from weft.options import plain_values, require_options
 
 if TYPE_CHECKING:
     from weft.llm.multimodal import Hearing, Senses, Sight
@@ -60,10 +60,12 @@ class TextModel:
         """Opens and loads the model; see `LLM`. `options` may have `repack_later` of `Context`."""
         name = type(self).__name__
         require_options(name, options, (*LLM_OPTIONS, "repack_later"), "help(weft.LLM)")
+        options = plain_values(LLMArguments, options)
         self._prefixes, others = prefix_options(options)
         self._shifts = others.pop("context_shift", False)
         self._n_keep = others.pop("n_keep", 0)
         self._template = others.pop("chat_template", None)
+        require_source(self._template)
         self._warned = False
         loaded = load_model(path, others)
         self._loaded: Loaded | None = loaded
@@ -217,6 +219,7 @@ class TextModel:
         """The request for a text after `prompt`; `alone`, it may shift the context."""
         if self.context.embeddings:
             raise ContextError("this model makes embeddings, no text; use `embed`")
+        options = cast("GenerateOptions", plain_values(GenerateOptions, options))
         ids = self._ids(prompt, options.get("parse_special", False))
         n_keep = self._kept(ids) if self._shifts and alone else None
         return request_of(ids, options, n_keep=n_keep), None

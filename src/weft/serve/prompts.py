@@ -466,7 +466,7 @@ def _stops(body: Generation) -> tuple[str, ...]:
 
 def _require_best(body: CompletionBody, n: int, best_of: int) -> None:
     if best_of < n:
-        raise ApiError(400, f"best_of is {best_of}, but n is {n}; it must be as many", "best_of")
+        raise ApiError(400, f"best_of is {best_of}; it must be n ({n}) or more", "best_of")
     if best_of > n and body.stream:
         raise ApiError(
             400, "which choices are best is known at their end; leave out best_of or stream",

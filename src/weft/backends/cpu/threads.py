@@ -12,6 +12,7 @@ from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.native import _native
 from weft.numa import MemoryPlacement, memory_nodes, node_of, use_placement
+from weft.options import whole_number
 from weft.records import dataclass
 
 Priority = Literal["normal", "medium", "high", "realtime"]
@@ -54,19 +55,24 @@ class ThreadOptions:
 
     def __post_init__(self) -> None:
         for name in ("n_threads", "n_threads_batch"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= _MOST):
+            if getattr(self, name) is None:
+                continue
+            value = whole_number(name, getattr(self, name), DeviceError)
+            if not 1 <= value <= _MOST:
                 raise DeviceError(f"must be 1..{_MOST}, got {value}", argument=name)
+            object.__setattr__(self, name, value)
         if self.cpus is not None:
-            object.__setattr__(self, "cpus", tuple(self.cpus))
-            if not self.cpus or any(not isinstance(c, int) or c < 0 for c in self.cpus):
+            cpus = tuple(whole_number("cpus", c, DeviceError) for c in self.cpus)
+            object.__setattr__(self, "cpus", cpus)
+            if not cpus or min(cpus) < 0:
                 raise DeviceError(
                     f"must be processor numbers from 0, got {self.cpus}", argument="cpus"
                 )
         if self.priority not in get_args(Priority):
             names = ", ".join(get_args(Priority))
             raise DeviceError(f"must be one of {names}, got {self.priority!r}", argument="priority")
-        if not (isinstance(self.poll, int) and 0 <= self.poll <= 100):
+        object.__setattr__(self, "poll", whole_number("poll", self.poll, DeviceError))
+        if not 0 <= self.poll <= 100:
             raise DeviceError(f"must be 0..100, got {self.poll}", argument="poll")
         if self.numa is not None and self.numa not in get_args(Numa):
             names = ", ".join(get_args(Numa))

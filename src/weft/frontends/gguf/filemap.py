@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
 from weft.mapped_files import remember
+from weft.options import path_text
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -29,14 +30,15 @@ def quoted(name: str) -> str:
 class FileMap:
     """A file mapped into memory; pages are read when they are touched.
 
-    Raises FormatError when `path` is missing, not a plain file, unreadable or empty. The file must
-    not shrink while it is mapped: the system kills a process that reads a page that is gone."""
+    Raises ArgumentError for other types than paths, and FormatError when `path` is missing, not a
+    plain file, unreadable or empty. The file must not shrink while it is mapped: the system kills a
+    process that reads a page that is gone."""
 
     whole = True
     """False if the file is only the beginning of a file, whose tensors may lie behind its end."""
 
     def __init__(self, path: str | os.PathLike[str], *, whole: bool = True) -> None:
-        self.path = Path(path)
+        self.path = Path(path_text(path))
         self.whole = whole
         try:
             # Asked before opening: opening a pipe would wait for a writer.
@@ -54,6 +56,11 @@ class FileMap:
                 )
             remember(self._mmap, self.path)
         except FileNotFoundError:
+            if self.path.is_symlink():
+                raise MissingFileError(
+                    f"{self.path} is a link to {os.readlink(self.path)}, which is not there; "
+                    "download the file again, or give the path of another"
+                ) from None
             raise MissingFileError(f"no such file: {self.path}") from None
         except (OSError, ValueError) as e:  # ValueError: a NUL in the path, a file that shrank
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)

@@ -132,9 +132,13 @@ class Config(Mapping[str, Any]):
 
     def count(self, *keys: str) -> int:
         """The first of `keys` as a count of 0 or more. Raises FormatError if there is none."""
-        value = self.first(*keys)
+        key = next((key for key in keys if key in self._values), None)
+        if key is None:
+            names = " or ".join(map(repr, keys))
+            raise FormatError(f"{self.folder / 'config.json'}: {names} is missing; it is a number")
+        value = self._values[key]
         if type(value) is not int or not 0 <= value < 1 << 31:
-            raise self.bad(keys[0], f"is {value!r}, and must be an integer of 0 or more")
+            raise self.bad(key, f"is {value!r}, and must be an integer of 0 or more")
         return value
 
     @property

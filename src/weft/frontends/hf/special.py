@@ -172,7 +172,7 @@ class SpecialTokens:
 
     def _read_settings(self) -> None:
         s = self._settings
-        template = s.get("chat_template", self._template_file())
+        template = s.get("chat_template") or self._template_file()
         if isinstance(template, str | list):
             self.template = template
         added = {row.get("content"): row.get("id") for row in

@@ -80,13 +80,15 @@ class ChatTemplate:
         where: str = "the chat template",
     ) -> None:
         """`templates` is the source of one template, or of several by name ("default" first); None:
-        ChatML. `bos` and `eos` are the texts of these tokens, which templates write. `where` names
-        the template in errors. Templates are compiled when they are first used."""
+        ChatML. An empty source is none: it would write nothing of a message. `bos` and `eos` are
+        the texts of these tokens, which templates write. `where` names the template in errors.
+        Templates are compiled when they are first used."""
         if isinstance(templates, str):
             templates = {"default": templates}
-        self.is_fallback = not templates
+        written = {name: text for name, text in (templates or {}).items() if text.strip()}
+        self.is_fallback = not written
         """True if the model has no template and ChatML is used instead."""
-        self.sources: dict[str, str] = dict(templates) if templates else {"default": CHATML}
+        self.sources: dict[str, str] = written or {"default": CHATML}
         """The sources of the templates, by name."""
         self.bos, self.eos = bos, eos
         self._where = where

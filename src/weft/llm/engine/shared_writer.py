@@ -48,6 +48,7 @@ class SharedWriter:
             context, tokenizer, prompt_share=context.n_batch, drafting=drafting, prefixes=prefixes
         )
         self._turns = TurnLock()
+        self._ended = False
         self.stats = Stats()
         """Tokens and times of the last call of any thread."""
 
@@ -66,6 +67,7 @@ class SharedWriter:
         """Waits for the texts of other threads, ends the unfinished text of this one, and writes
         what is kept to the folder, if there is one."""
         turn = self._turns.take()
+        self._ended = True
         try:
             self._writer.cancel_all()
             self._writer.close()
@@ -139,6 +141,8 @@ class SharedWriter:
             stats.logprobs = [row for t in texts for row in t.growth.logprobs]
 
     def _require_turn(self, turn: object) -> None:
+        if self._ended:
+            raise ContextError("this LLM was closed before its text ended; open the model again")
         if not self._turns.holds(turn):
             raise ContextError(
                 "another text of this LLM has taken the context over; finish one before starting "

@@ -15,7 +15,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.model import Model
 from weft.llm.planning.options import DEFAULT_N_UBATCH, PlanArguments
 from weft.llm.planning.saved_plan import SavedPlan
-from weft.options import require_choice
+from weft.options import require_choice, whole_number
 from weft.records import dataclass
 from weft.schedule.profile import parse_size
 
@@ -132,8 +132,10 @@ def _kept(model: Model, states: bool | Sequence[int]) -> bool | tuple[int, ...]:
 def _require_count(name: str, value: Any, *, missing: bool = True) -> None:
     if value is None and missing:
         return
-    if not isinstance(value, int) or not 1 <= value < 1 << 31:
-        raise ContextError(f"is {value}; it must be 1 or more", argument=name)
+    number = whole_number(name, value)
+    if not 1 <= number < 1 << 31:
+        end = "1 or more" if number < 1 else f"at most {(1 << 31) - 1}"
+        raise ContextError(f"is {number}; it must be {end}", argument=name)
 
 
 def _expert_options(arguments: PlanArguments) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numbers import Integral, Real
 from typing import Any, TypedDict, TypeVar
 
 from weft.bounds import DIFFUSION_STEPS
-from weft.errors import ContextError
+from weft.errors import ArgumentError, ContextError
 from weft.options import Option, require_choice, require_options
 from weft.records import dataclass
 
@@ -311,6 +311,10 @@ class SamplingParams:
         Raises ArgumentError for an unknown name and ContextError for a value out of range."""
         known = [f.name for f in fields(SamplingParams)]
         require_options("sampling", options, known, "help(weft.LLM.generate)")
+        if not isinstance(base, SamplingParams | None):
+            raise ArgumentError(
+                f"is {base!r:.60}; it must be a SamplingParams", argument="sampling"
+            )
         start = {} if base is None else {name: getattr(base, name) for name in known}
         return SamplingParams(**(start | dict(options)))
 
@@ -406,6 +410,10 @@ def _algorithm(given: str | int) -> str:
 
 
 def _check_bias(bias: Mapping[int, float] | None) -> None:
+    if not isinstance(bias, Mapping | None):
+        raise ContextError(
+            f"is {bias!r:.60}; it must be a dict of token ids and numbers", argument="logit_bias"
+        )
     for id_, value in (bias or {}).items():
         if not isinstance(id_, Integral) or not 0 <= id_ < 1 << 31:
             raise ContextError(f"has the key {id_!r}; keys are token ids", argument="logit_bias")

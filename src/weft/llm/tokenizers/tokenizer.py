@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import TokenizerError
+from weft.errors import ArgumentError, TokenizerError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.bpe import BpeModel
@@ -129,7 +129,10 @@ class Tokenizer:
         `add_special` adds BOS and EOS if the model expects them. `parse_special` turns texts such
         as `<s>` into the control tokens that they name; never use it for text from strangers.
         Without it only user-defined tokens are recognised. `continues` says that other text
-        precedes, so that no space is put in front. Raises TokenizerError for a lone surrogate."""
+        precedes, so that no space is put in front. Raises TokenizerError for a lone surrogate, and
+        ArgumentError for another type."""
+        if not isinstance(text, str):
+            raise ArgumentError(f"is {text!r:.60}; it must be a text", argument="text")
         try:
             text.encode()
         except UnicodeEncodeError as e:
@@ -227,8 +230,14 @@ class Tokenizer:
 
         `special` includes the texts of control tokens. `clean_spaces` removes spaces in front of
         punctuation for some vocabularies, as the reference's detokenizer does (see
-        `Vocab.clean_spaces`); the result may then differ from the encoded text."""
-        data = b"".join([self.piece(id_, special=special) for id_ in ids])
+        `Vocab.clean_spaces`); the result may then differ from the encoded text. Raises
+        TokenizerError for an unknown id, and ArgumentError for another type than ids."""
+        try:
+            data = b"".join([self.piece(id_, special=special) for id_ in ids])
+        except TypeError:
+            raise ArgumentError(
+                f"is {ids!r:.60}; it must be a list of token ids", argument="ids"
+            ) from None
         if self.strips and data.startswith(b" "):
             data = data[1:]
         return _clean(data) if clean_spaces and self.vocab.clean_spaces else data

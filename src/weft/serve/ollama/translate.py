@@ -80,7 +80,8 @@ def wants_template(body: GenerateRequest) -> bool:
 
 def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, list[str]]:
     """The body that `/api/generate` asks for: a chat of one message, or a completion of the plain
-    text for `raw` and `suffix`. Raises ApiError for a template in Ollama's language."""
+    text for `raw` and `suffix`. Raises ApiError for a template in Ollama's language, and for what
+    `raw` would drop."""
     if body.template:
         raise ApiError(
             400, "template is in Go's language, which is not known here; leave it out to use the "
@@ -92,9 +93,13 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
             messages.append({"role": "system", "content": body.system})
         user = {"role": "user", "content": body.prompt or "", "images": body.images}
         return _chat(body, [*messages, *messages_of([user])], {})
+    if body.raw and (body.system or body.context):
+        left = "system" if body.system else "context"
+        raise ApiError(400, f"raw: true takes no {left}; write it into the prompt", left)
     if body.images:
         raise ApiError(400, "images need the chat template; leave out raw and suffix", "images")
     fields, ignored = fields_of(body.options)
+    ignored += [name for name in ("system", "context") if getattr(body, name)]
     fields.setdefault("max_tokens", -1)
     more: dict[str, Any] = {"suffix": body.suffix} if body.suffix else {}
     if body.logprobs:

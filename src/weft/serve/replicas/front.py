@@ -159,7 +159,7 @@ class _HandOn:
             return []
         owner = scope["state"].get("key")
         id_, given = request.fields.get("previous_response_id"), request.fields.get("input")
-        found = [self._kept.get(id_, owner)] if isinstance(id_, str) else []
+        found = [self._kept.before(id_, owner)] if isinstance(id_, str) else []
         for item in given if isinstance(given, list) else ():
             if isinstance(item, dict) and isinstance(item.get("id"), str):
                 home = self._kept.home_of(item["id"], owner)

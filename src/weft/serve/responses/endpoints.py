@@ -59,7 +59,7 @@ def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
 def _conversation(body: CountBody, kept: KeptResponses, owner: object) -> tuple[Kept | None, Items]:
     """The response that `previous_response_id` names, and the new items."""
     id_ = body.previous_response_id
-    before = None if id_ is None else kept.get(id_, owner)
+    before = None if id_ is None else kept.before(id_, owner)
     new = items_of(body.input, lambda id_: kept.item(id_, owner))
     return before, [item | {"id": item.get("id") or new_id("item")} for item in new]
 

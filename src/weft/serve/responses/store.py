@@ -122,6 +122,18 @@ class KeptResponses:
             )  # fmt: skip
         return kept
 
+    def before(self, id_: str, owner: object) -> Kept:
+        """The response that a request goes on from. Raises ApiError, with the code by which clients
+        know that they must send the whole conversation, if it is not kept, or is another's."""
+        try:
+            return self.get(id_, owner)
+        except ApiError:
+            raise ApiError(
+                400, f"the previous response {id_[:80]!r} was not found: it was not stored, was "
+                "deleted, or had to make room for newer ones; send the whole conversation",
+                "previous_response_id", "previous_response_not_found",
+            ) from None  # fmt: skip
+
     def written(self, id_: str) -> Kept | None:
         """A response, whosever it is; None if it is not kept."""
         return self._all.get(id_)
