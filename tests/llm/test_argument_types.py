@@ -53,6 +53,7 @@ def test_numbers_of_numpy(path: Path) -> None:
         ({"context_shift": 1}, "context_shift is 1; it must be True or False"),
         ({"progress": 5}, "progress is 5; it must be a function"),
         ({"metadata": 5}, "metadata is 5; it must be a dict of keys and values"),
+        ({"mmproj": 5}, "mmproj is 5; it must be a text or a pathlib.Path"),
         ({"type_k": 5}, "type_k: unknown type 5"),
         ({"chat_template": b"x"}, "chat_template is b'x'; it must be the source"),
         ({"chat_template": " \n"}, "chat_template is empty; give the source"),

@@ -162,8 +162,10 @@ def test_without_a_limit_a_text_takes_what_is_free(engine: Engine) -> None:
 def test_what_can_never_be_served(engine: Engine) -> None:
     with pytest.raises(ContextError, match="the prompt has 129 tokens, but the context holds 128"):
         engine.submit(request([5] * 129), print)
-    with pytest.raises(ContextError, match=r"token ids are 0\.\.319"):
+    with pytest.raises(ContextError, match=r"token ids are 0\.\.319, got 320$"):
         engine.submit(request([320]), print)
+    with pytest.raises(ContextError, match=r"token ids are 0\.\.319, got 1\.\.321$"):
+        engine.submit(request([1, 321]), print)
     with pytest.raises(ContextError, match="no tokens"):
         request([])
     with pytest.raises(ContextError, match="max_tokens is -1"):

@@ -121,21 +121,24 @@ def test_a_body_that_is_refused_while_it_comes(hasty: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "head",
-    [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70000 + b"\r\n\r\n"],
+    ("head", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70000 + b"\r\n\r\n", 431),
+    ],
     ids=["no HTTP", "large"],
 )
-def test_what_no_application_sees_is_counted(hasty: Server, head: bytes) -> None:
+def test_what_no_application_sees_is_counted(hasty: Server, head: bytes, status: int) -> None:
     def count() -> int:
         text = str(hasty.call("GET", "/metrics")[2])
-        found = re.search(r'path="other",method="other",status="400"} (\d+)', text)
+        found = re.search(rf'path="other",method="other",status="{status}"}} (\d+)', text)
         return 0 if found is None else int(found[1])
 
     before = count()
     with dial(hasty) as connection:
         with suppress(ConnectionError):
             connection.sendall(head)
-        assert b" 400 " in closed(connection)
+        assert b" %d " % status in closed(connection)
     assert count() == before + 1
 
 

@@ -33,6 +33,7 @@ from weft.llm.planning.prepare import prepare
 from weft.llm.planning.stage_report import token_bytes
 from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.options import path_text
 from weft.records import dataclass
 from weft.schedule.collector import collector_paused
 
@@ -91,7 +92,7 @@ class Opening:
             local_path(path), files.get("type"), progress=self.progress, whole=whole,
             planned=planned, metadata=files.get("metadata"),
         )  # fmt: skip
-        self.towers = None if mmproj is None else _towers(mmproj)
+        self.towers = None if mmproj is None else _towers(path_text(mmproj, "mmproj"))
         self.model = Model(
             file, files.get("adapters"), files.get("control_vectors"),
             files.get("control_vector_layers"),

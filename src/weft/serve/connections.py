@@ -16,6 +16,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -50,6 +51,10 @@ def most_connections(wanted: int) -> int:
 class _RefusedError(Exception):
     """A request that no application sees, or sees no more of."""
 
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
 
 class _Framing(h11.Connection):
     """The parser of a connection, which refuses large heads, bodies that take long to parse, and
@@ -59,13 +64,20 @@ class _Framing(h11.Connection):
 
     def next_event(self) -> Any:
         """The next event. Raises _RefusedError."""
-        event = super().next_event()
+        in_head = self.their_state is h11.IDLE
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            if in_head and error.error_status_hint == 431:
+                message = f"the head of the request has more than {_MOST_HEAD} bytes"
+                raise _RefusedError(message, 431) from None
+            raise
         if isinstance(event, h11.Request):
             self._n_chunks = self._n_bytes = 0
             n_head = len(event.target) + sum(len(k) + len(v) for k, v in event.headers)
             if n_head > _MOST_HEAD:  # in one piece; h11 bounds those that are not whole
                 raise _RefusedError(
-                    f"the head of the request has {n_head} bytes; it may have {_MOST_HEAD}"
+                    f"the head of the request has {n_head} bytes; it may have {_MOST_HEAD}", 431
                 )
             names = {name for name, _ in event.headers}
             if {b"transfer-encoding", b"content-length"} <= names:
@@ -129,7 +141,7 @@ class Connection(H11Protocol):
             super().handle_events()
         except _RefusedError as error:
             logger.warning("a request was refused: %s", error)
-            self._refuse(400, str(error))
+            self._refuse(error.status, str(error))
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is not HTTP."""
@@ -330,7 +342,7 @@ def _turn_away(sock: socket.socket, plain: bool) -> bool:
 def _answer(status: int, message: str) -> bytes:
     """An HTTP answer with an error, for connections that no application handles."""
     body = json.dumps(error_body(status, message)).encode()
-    reason = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}[status]
+    reason = HTTPStatus(status).phrase
     retry = "Retry-After: 1\r\n" if status == 503 else ""
     head = (
         f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n{retry}"

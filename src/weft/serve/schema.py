@@ -4,7 +4,8 @@ OpenAI API that have no effect here, such as `user` and `store`, are accepted si
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,9 +14,12 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.validation import IDLE, problem_of, shown, with_constraints
@@ -36,7 +40,7 @@ SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} |
 MOST_TEXTS = 2048
 """Maximum number of texts in a list, as in the OpenAI API."""
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-TokenId = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0, strict=True)]
 Limit = Annotated[int, Field(ge=-1)]
 """A number of tokens; -1: no limit."""
 
@@ -102,6 +106,19 @@ def _takes_null(field: FieldInfo) -> bool:
     return field.is_required() or field.get_default(call_default_factory=False) is None
 
 
+@cache
+def _number_kind(part: type[BaseModel], name: str) -> str | None:
+    """ "int" or "float" for a field that is a number or null, None for another one."""
+    kinds, stack = set(), [part.model_fields[name].annotation]
+    while stack:
+        kind = stack.pop()
+        inner = get_args(kind)
+        stack += inner[:1] if hasattr(kind, "__metadata__") else inner
+        kinds |= set() if inner else {kind}
+    kinds.discard(type(None))
+    return next((k.__name__ for k in (float, int) if k in kinds and kinds <= {int, float}), None)
+
+
 class Part(BaseModel):
     """A body, or an object in one."""
 
@@ -120,6 +137,16 @@ class Part(BaseModel):
             for name, value in data.items()
             if value is not None or name not in fields or _takes_null(fields[name])
         }
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses true and false for numbers, which pydantic takes for 1 and 0."""
+        if isinstance(value, bool):
+            kind = _number_kind(cls, str(info.field_name))
+            if kind is not None:
+                raise PydanticCustomError(f"{kind}_type", "a switch is no number")
+        return value
 
     def ignored(self) -> list[str]:
         """The names of unknown fields; a field of an inner object is written as `object.field`."""

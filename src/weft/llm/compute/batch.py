@@ -186,8 +186,14 @@ def _tokens(batch: Batch, config: ModelConfig, known: Container[int]) -> NDArray
     low, high = ids.min(), ids.max()
     odd = ids[ids >= config.n_vocab].tolist() if high >= config.n_vocab else ()
     if low < 0 or not all(id_ in known for id_ in odd):
-        raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {low}..{high}")
+        raise wrong_ids(config.n_vocab, low, high)
     return ids.astype(np.int32)
+
+
+def wrong_ids(n_vocab: int, low: int, high: int) -> ContextError:
+    """The error for token ids from `low` to `high`, some of which are none of `n_vocab` tokens."""
+    got = f"{low}" if low == high else f"{low}..{high}"
+    return ContextError(f"token ids are 0..{n_vocab - 1}, got {got}")
 
 
 def _rows(embeddings: ArrayLike, n_embd: int) -> NDArray[np.float32]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.errors import AbortedError, ContextError
 from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.compute.batch import wrong_ids
 from weft.llm.compute.context import Context
 from weft.llm.compute.steps import Step
 from weft.llm.drafting.drafting import Drafting
@@ -115,7 +116,7 @@ class Writer:
             raise ContextError("prompt_logprobs are of tokens; leave them out beside an image")
         ids += request.sampling.logit_bias or ()
         if ids and not 0 <= min(ids) <= max(ids) < config.n_vocab:
-            raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
+            raise wrong_ids(config.n_vocab, min(ids), max(ids))
         self.context.model.scale_rows(request.adapters, request.control_vectors)
 
     def add(self, text: Ticket) -> None:
