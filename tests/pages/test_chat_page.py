@@ -94,7 +94,7 @@ def test_an_answer_is_stopped(chat: Chat, server: Server) -> None:
     chat.done()
     assert page.inner_text(".message.assistant .ending") == "Stopped."
     assert chat.texts()[1]
-    for _ in range(100):
+    for _ in range(600):
         if cancelled(server) > before:
             break
         page.wait_for_timeout(50)
